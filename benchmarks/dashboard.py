@@ -25,7 +25,7 @@ from ridgeline.campaign.assembly import assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.records.run import Resources
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.study.codec import event_of, run_event
+from ridgeline.study.codec import RunBegun, event_of
 
 STUDY = """\
 version: 1
@@ -47,7 +47,7 @@ def one_run(number: int) -> list[dict[str, Any]]:
         point = {"x": 0, "y": "a", "z": 0.5}
     at = 1_700_000_000.0 + number * 60
     trial = event_of(Trial(number, point, point, stage, "random", "chosen for the benchmark"))
-    run = run_event(number, number, 1, Path("runs") / f"{number:04d}", Resources())
+    run = event_of(RunBegun(number, number, 1, f"runs/{number:04d}", Resources()))
     crashed = number % 17 == 0 and stage is Stage.SEARCH
     outcome = {"kind": "oom-run", "reason": "out of memory"} if crashed else {"kind": "ok"}
     ended: dict[str, Any] = {"event": "ended", "run": number, "outcome": outcome}

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 import ridgeline
 from ridgeline import api, catalog, errors
 from ridgeline.cli.main import all_commands, application, commands, help_of
-from ridgeline.records.duration import parse_duration, show_duration
+from ridgeline.records.expression import parse_duration, show_duration
 from ridgeline.records.measurement import known_metrics
 from ridgeline.serving import api as serving_api
 from ridgeline.serving.engines.base import engine_named

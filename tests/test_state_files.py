@@ -46,10 +46,15 @@ def held(folder: Path) -> dict[str, Any]:
     return found
 
 
+def fold(folder: Path, result: dict[str, Any]) -> None:
+    write_result(folder, result, NAMES)
+    put_away(folder, NAMES)
+
+
 def test_a_folded_state_file_says_what_the_file_said(folder: Path) -> None:
     loose = said(folder)
     assert state_file(folder, "exit") == StateFile("exit_code=0\n", (folder / "exit").stat().st_mtime, "exit")
-    put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
+    fold(folder, RESULT)
     assert names(folder) == {"result.json", "stdout"}
     assert said(folder) == loose
     assert state_text(folder, "machine") == "host=n\u00fc\n"
@@ -95,7 +100,7 @@ def test_nothing_is_removed_before_result_json_holds_it(folder: Path, monkeypatc
             monkeypatch.setattr(state_files, "write_whole", counted("write_whole", after))
             monkeypatch.setattr(Path, "unlink", counted("unlink", after))
             try:
-                put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
+                fold(folder, RESULT)
             except Killed:
                 steps += 1
             monkeypatch.undo()
@@ -108,9 +113,9 @@ def test_nothing_is_removed_before_result_json_holds_it(folder: Path, monkeypatc
 
 def test_what_was_written_after_the_fold_is_folded_too(folder: Path) -> None:
     """A batch system may add a line to its own output after the job wrote its exit file."""
-    first = write_result(folder, RESULT, NAMES)
+    write_result(folder, RESULT, NAMES)
     (folder / "machine").write_text("host=n1\nslurmstepd: killed\n")
-    put_away(folder, NAMES, first)
+    put_away(folder, NAMES)
     assert state_text(folder, "machine") == "host=n1\nslurmstepd: killed\n"
     assert names(folder) == {"result.json", "stdout"}
 
@@ -118,14 +123,14 @@ def test_what_was_written_after_the_fold_is_folded_too(folder: Path) -> None:
 def test_a_run_that_is_closed_again_keeps_its_folded_state_files(folder: Path) -> None:
     """As after a journal that was cut off."""
     loose = said(folder)
-    put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
-    put_away(folder, NAMES, write_result(folder, RESULT | {"run": 8}, NAMES))
+    fold(folder, RESULT)
+    fold(folder, RESULT | {"run": 8})
     assert said(folder) == loose
     assert held(folder)["run"] == 8
 
 
 def test_a_loose_state_file_counts_before_a_folded_one(folder: Path) -> None:
-    put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
+    fold(folder, RESULT)
     (folder / "exit").write_text("exit_code=3\n")
     assert state_text(folder, "exit") == "exit_code=3\n"
 
@@ -135,7 +140,7 @@ def test_what_is_no_small_text_stays_a_file(folder: Path) -> None:
     (folder / "machine").write_text("x" * (LARGEST_STATE_BYTES + 1))
     (folder / "env").unlink()
     (folder / "env").symlink_to(folder / "stdout")
-    put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
+    fold(folder, RESULT)
     assert names(folder) == {"exit", "machine", "env", "result.json", "stdout"}
     assert held(folder)[STATE_KEY] == {}
 
@@ -151,7 +156,7 @@ def test_a_result_of_an_earlier_release_leaves_its_state_files_where_they_are(fo
 def test_a_folder_in_the_place_of_result_json_leaves_the_state_files_where_they_are(folder: Path) -> None:
     (folder / "result.json").mkdir()
     before = names(folder)
-    put_away(folder, NAMES, write_result(folder, RESULT, NAMES))
+    fold(folder, RESULT)
     assert names(folder) == before
 
 
@@ -214,10 +219,10 @@ def test_a_file_that_cannot_be_removed_is_no_reason_to_stop(folder: Path, monkey
     def refuses(path: Path, missing_ok: bool = False) -> None:
         raise PermissionError(1, "Operation not permitted", str(path))
 
-    first = write_result(folder, RESULT, NAMES)
+    write_result(folder, RESULT, NAMES)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", refuses)
-        put_away(folder, NAMES, first)
+        put_away(folder, NAMES)
     assert names(folder) == {*NAMES, "result.json", "stdout"}
     put_away(folder, NAMES)
     assert names(folder) == {"result.json", "stdout"}

@@ -20,7 +20,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
 from ridgeline.records.study import Budget, ConfirmStage, ProfileStage
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.study.codec import RunEnded, event_of, run_event
+from ridgeline.study.codec import RunBegun, RunEnded, event_of
 from ridgeline.study.history import History
 from ridgeline.testing import MemorySite
 from tests.campaign.harness import campaign, rate, slots, study
@@ -33,7 +33,7 @@ def history(*runs: tuple[int, Stage, float | None, Kind], nodes: int = 1) -> His
     events: list[Any] = [{"event": "opened", "kind": "search", "question": {}, "asked": {}}]
     for number, (x, stage, seconds, kind) in enumerate(runs, 1):
         events.append(event_of(Trial(number, {"x": x}, {"x": x}, stage, "grid")))
-        events.append(run_event(number, number, 1, Path(f"runs/{number}"), Resources(nodes=nodes), ()))
+        events.append(event_of(RunBegun(number, number, 1, f"runs/{number}", Resources(nodes=nodes))))
         if seconds is not None:
             ending = Ending(Cause.EXITED, 0, started_s=NOW_S - seconds, ended_s=NOW_S)
             events.append(event_of(RunEnded(number, ending, Outcome(kind), (), {})))

@@ -32,7 +32,7 @@ from ridgeline.records.run import Cause, Ending, Measurement, Resources
 from ridgeline.records.study import Budget, ConfirmStage, Goal, Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.verdict import Comparison, Verdict
-from ridgeline.study.codec import Extension, RunEnded, VerdictLine, event_of, run_event
+from ridgeline.study.codec import Extension, RunBegun, RunEnded, VerdictLine, event_of
 from ridgeline.study.history import History
 from tests.campaign.harness import slots, study
 
@@ -46,7 +46,7 @@ def told(*runs: Ran, blocks: dict[int, int] | None = None, nodes: dict[int, tupl
     for number, (stage, x, value) in enumerate(runs, 1):
         point = {"x": x, "y": 0}
         events.append(event_of(Trial(number, point, point, stage, "grid", block=(blocks or {}).get(number))))
-        events.append(run_event(number, number, 1, Path(f"runs/{number}"), Resources(), ()))
+        events.append(event_of(RunBegun(number, number, 1, f"runs/{number}", Resources())))
         there = (nodes or {}).get(number, ("n1",))
         ending = Ending(Cause.EXITED, 0, started_s=NOW_S - 60, ended_s=NOW_S, nodes=there)
         events.append(event_of(RunEnded(number, ending, Outcome(Kind.OK), (Measurement("rate", value),), {})))
@@ -153,7 +153,7 @@ def test_a_setting_exactly_at_the_limit_keeps_it(
     for number, x in enumerate((1, 2, 3, 1, 2, 3), 1):
         point = {"x": x, "y": 0}
         events.append(event_of(Trial(number, point, point, Stage.SEARCH, "grid")))
-        events.append(run_event(number, number, 1, Path(f"runs/{number}"), Resources(), ()))
+        events.append(event_of(RunBegun(number, number, 1, f"runs/{number}", Resources())))
         measured = (Measurement("rate", 10.0 * x), Measurement("cost", 4.0))
         ending = Ending(Cause.EXITED, 0, started_s=NOW_S - 60, ended_s=NOW_S, nodes=("n1",))
         events.append(event_of(RunEnded(number, ending, Outcome(Kind.OK), measured, {})))

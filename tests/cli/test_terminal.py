@@ -35,8 +35,8 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.site import Site
 from ridgeline.records.space import Discrete, Space
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.study.codec import event_of, run_event
-from ridgeline.study.logs import latest_line
+from ridgeline.study.codec import RunBegun, event_of
+from ridgeline.study.state_files import latest_line
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, slots, study
 from tests.cli.test_faces import QUICK
@@ -64,7 +64,10 @@ def start_run(running: Campaign, number: int, planned_s: float = PLANNED_S) -> P
     folder = Path("runs") / f"{number:04d}"
     (running.history.root / folder).mkdir(parents=True)
     resources = running.study.job.resources(point)
-    for event in (event_of(trial), run_event(running.history.last_run_number + 1, number, 1, folder, resources)):
+    for event in (
+        event_of(trial),
+        event_of(RunBegun(running.history.last_run_number + 1, number, 1, folder.as_posix(), resources)),
+    ):
         running.history.apply({"at": planned_s, **event})
     return running.history.root / folder
 

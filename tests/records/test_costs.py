@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.records.costs import costs, unknown_cost, unpriced
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Cause, Ending, Resources, Run
-from ridgeline.records.site import Prices, Site
+from ridgeline.records.site import Prices, Site, costs, unknown_cost, unpriced
 
 
 def run_of(hours: float = 1.0, nodes: int = 1, gpus: int = 0, joules: float | None = None, rate: float = 0.0) -> Run:

@@ -163,7 +163,7 @@ def test_a_second_goal_that_nothing_measures_is_a_problem_and_the_near_name_is_o
 
 
 def test_editors_are_offered_the_metrics_in_the_direction_in_which_they_are_better() -> None:
-    from ridgeline.study.editor_schema import study_schema
+    from ridgeline.study.schema import study_schema
 
     goal = study_schema({}, {}, {})["$defs"]["GoalForm"]["properties"]
     assert "total_tok_s" in goal["maximize"]["examples"]

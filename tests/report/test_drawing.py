@@ -36,7 +36,7 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
     PlotSpan,
     StripMark,
-)  # fmt: skip
+)
 
 
 def draw(figure: Figure, width: float = 900) -> str:

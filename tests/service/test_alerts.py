@@ -6,7 +6,6 @@ import gzip
 import http.server
 import json
 import shutil
-import socketserver
 import subprocess
 import threading
 import time
@@ -79,15 +78,14 @@ def test_a_hook_that_fails_is_named_once_and_stops_nobody(
     hook: tuple[str, list[dict[str, object]]], tmp_path: Path
 ) -> None:
     url, _ = hook
-    choice = NotifyChoice(webhook=f"{url}/broken", command="echo no >&2; exit 3", mail="a@b", smtp="127.0.0.1:1")
+    choice = NotifyChoice(webhook=f"{url}/broken", command="echo no >&2; exit 3")
     tell, said = notifier(choice)
     for n in range(3):
         tell("dead", "server-1", f"exit code {n}")
     tell.close()
-    assert len(said) == 3
+    assert len(said) == 2
     assert "webhook failed (HTTP Error 500" in said[0]
     assert "command failed (exit code 3: no)" in said[1]
-    assert "mail failed" in said[2]
 
 
 def test_alerts_are_limited_and_those_held_back_are_counted(hook: tuple[str, list[dict[str, object]]]) -> None:
@@ -103,37 +101,10 @@ def test_alerts_are_limited_and_those_held_back_are_counted(hook: tuple[str, lis
     assert told[-1]["held_back"] == 7
 
 
-def test_a_mail_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-
-    class Smtp(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            self.wfile.write(b"220 x\r\n")
-            while line := self.rfile.readline().decode().rstrip("\r\n"):
-                lines.append(line)
-                if line.upper() == "DATA":
-                    self.wfile.write(b"354 go\r\n")
-                    while (line := self.rfile.readline().decode().rstrip("\r\n")) != ".":
-                        lines.append(line)
-                self.wfile.write(b"221 bye\r\n" if line.upper() == "QUIT" else b"250 ok\r\n")
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Smtp) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        tell, said = notifier(
-            NotifyChoice(mail="ops@site", mail_from="keep@here", smtp=f"127.0.0.1:{server.server_address[1]}")
-        )
-        tell("dead", "server-1", "exit code 1")
-        tell.close()
-        server.shutdown()
-    assert said == []
-    assert "Subject: chat: server-1: dead: exit code 1" in lines
-    assert "To: ops@site" in lines
-
-
 def test_the_file_names_whom_to_tell(tmp_path: Path) -> None:
     path = tmp_path / "chat.yaml"
-    path.write_text(FILE + "notify: {webhook_env: HOOK, mail: ops@site}\n")
-    assert load_service(path).notify.ways == ["webhook", "mail"]
+    path.write_text(FILE + "notify: {webhook_env: HOOK, command: logger x}\n")
+    assert load_service(path).notify.ways == ["webhook", "command"]
     path.write_text(FILE + "notify: {wehbook: x}\n")
     with pytest.raises(StudyError, match="wehbook"):
         load_service(path)

@@ -14,7 +14,7 @@ from ridgeline.cli.schema import schema
 from ridgeline.errors import InputError
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.service import ServiceForm
-from ridgeline.study.editor_schema import schema_with_site
+from ridgeline.study.schema import schema_with_site
 
 GOOD = """\
 version: 1

@@ -11,8 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from ridgeline.cli.main import run
-from ridgeline.study.editor_schema import study_schema
-from ridgeline.study.schema import StudyForm
+from ridgeline.study.schema import StudyForm, study_schema
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 from scripts.reference_pages import key_rows
 

@@ -15,7 +15,7 @@ from ridgeline.records.measurement import Measurement
 from ridgeline.records.outcome import Evidence, Kind, Move, Outcome
 from ridgeline.records.run import Cause, Ending, Machine, Resources
 from ridgeline.records.trial import PredictedRange, Stage, Trial
-from ridgeline.study.codec import Opened, RunEnded, Submitted, VerdictLine, event_of, record_of, run_event
+from ridgeline.study.codec import Opened, RunBegun, RunEnded, Submitted, VerdictLine, event_of, record_of
 from ridgeline.study.history import History
 from ridgeline.study.journal import read_events
 
@@ -59,7 +59,7 @@ measured = st.lists(st.builds(Measurement, words, seconds, words, words, words),
 @given(measured, st.dictionaries(words, words, max_size=3))
 def test_what_a_run_measured_is_kept_whole(measurements: tuple[Measurement, ...], texts: dict[str, str]) -> None:
     trial = Trial(1, {"x": 1}, {"x": 1}, Stage.SEARCH, "grid")
-    begun = run_event(1, 1, 1, Path("runs/0001"), Resources(nodes=2, gpus=4), ("n1", "n2"))
+    begun = event_of(RunBegun(1, 1, 1, "runs/0001", Resources(nodes=2, gpus=4), ("n1", "n2")))
     ended = event_of(RunEnded(1, Ending(Cause.EXITED, 0), Outcome(Kind.OK), measurements, texts))
     history = History.replay(Path("/s"), [{"at": 1.0, **event} for event in (event_of(trial), begun, ended)])
     run = history.runs[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.errors import StoreError
+from ridgeline.errors import StoreError, StudyError
 from ridgeline.study import folder as folder_module
 from ridgeline.study.folder import StudyFolder, needed_files, to_be_read
 from ridgeline.study.history import History
@@ -113,11 +113,6 @@ def test_large_inputs_are_linked_not_copied(source, tmp_path, monkeypatch):
     out = StudyFolder.create(tmp_path / "out", source).path
     assert (out / "sources" / "stencil.c").is_symlink()
     assert (out / "sources" / "stencil.c").read_text() == "stencil.c"
-
-
-def test_further_files_may_be_taken_along(source, tmp_path):
-    out = StudyFolder.create(tmp_path / "out", source, [source.study.folder / "unrelated.txt"]).path
-    assert (out / "sources" / "unrelated.txt").exists()
 
 
 def with_site(source, site):
@@ -243,3 +238,16 @@ def test_what_was_edited_since_is_named(source, tmp_path, edit, question, whole)
     now = read_study_file(source.study.folder / "study.yaml")
     assert made.changed(now, (), whole=False) == question
     assert made.changed(now, (), whole=True) == whole
+
+
+def test_a_folder_with_keys_that_were_taken_back_opens_but_does_not_go_on(source, tmp_path):
+    folder = StudyFolder.create(tmp_path / "out", source)
+    with (folder.path / "study.yaml").open("a") as study:
+        study.write("budget: {trials: 7, grant: shared.jsonl}\nnotify: {command: echo, mail: me@site, smtp: site}\n")
+    read = folder.load().study
+    assert (read.budget.grant, read.notify.command) == ("shared.jsonl", "echo")
+    with pytest.raises(StudyError) as refused:
+        folder.load(to_run=True)
+    mail, smtp = refused.value.problems
+    assert "notify.mail: mails are gone; write `command: mail -s" in mail
+    assert "notify.smtp: mails are gone" in smtp

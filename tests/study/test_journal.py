@@ -18,7 +18,7 @@ from ridgeline.errors import StoreError
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Ending, Resources
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.study.codec import RunEnded, event_of, run_event
+from ridgeline.study.codec import RunBegun, RunEnded, event_of
 from ridgeline.study.history import History
 from ridgeline.study.journal import Journal, JournalTail, read_events
 from tests.strategies import events
@@ -88,7 +88,7 @@ def test_events_that_do_not_fit_together_are_told_with_their_line(tmp_path):
 @pytest.mark.parametrize("ended", [True, False])
 def test_a_run_number_is_never_used_twice(tmp_path, ended):
     trial = event_of(Trial(1, {"tp": 1}, {"tp": 1}, Stage.SEARCH, "random", "because", None))
-    begins = run_event(1, 1, 1, Path("runs/0001"), Resources())
+    begins = event_of(RunBegun(1, 1, 1, "runs/0001", Resources()))
     ends = event_of(RunEnded(1, Ending(Cause.EXITED, 0, started_s=1.0, ended_s=2.0), Outcome(Kind.OK, ""), (), {}))
     lines = [{"at": at, **event} for at, event in enumerate([trial, begins, *([ends] if ended else []), begins], 1)]
     with pytest.raises(StoreError, match=r"\(run 1 of trial 1 cannot begin here\)"):

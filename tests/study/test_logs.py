@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ridgeline.study.logs import last_lines, latest_line, newest_log
+from ridgeline.study.state_files import last_lines, latest_line, newest_log
 
 
 def write(path: Path, text: str, age_s: float) -> Path:

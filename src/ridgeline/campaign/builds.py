@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,7 +57,7 @@ class Recipe:
     def modules(self, settings: Settings) -> tuple[str, ...]:
         return self.job.loaded(settings)
 
-    def used(self, settings: Settings) -> dict[str, object]:
+    def used(self, settings: Settings) -> Settings:
         """The settings that decide this variant."""
         names = {
             n for text in (*self.builds.make, *self.builds.env.values(), *self.job.modules) for n in field_names(text)
@@ -134,7 +134,7 @@ def _missing_name(line: Evidence) -> str:
     return names[0] if names else ""
 
 
-def _blamed_values(outcome: Outcome, used: Mapping[str, object]) -> dict[str, object]:
+def _blamed_values(outcome: Outcome, used: Settings) -> Settings:
     """Of the settings that decide a variant, those that name what is missing: others need not be built to know."""
     if outcome.kind is not Kind.SITE_FAULT or outcome.evidence is None:
         return {}

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from textwrap import shorten
 from typing import Any
 
@@ -20,10 +20,10 @@ from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import PROTOCOL, confirm, first_run_effect, nearest, where_they_ran
-from ridgeline.stats.equivalence import Equivalence, EquivalenceTest, equivalence, looks, share_left
+from ridgeline.stats.equivalence import Equivalence, equivalence, looks, share_left
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import count, percent
-from ridgeline.study.codec import SetAside, VerdictLine, set_aside_from
+from ridgeline.study.codec import KeptVerdict, SetAside, VerdictLine
 from ridgeline.study.history import History
 
 FIRST_LOOK, LATER_LOOKS = 0.8, 0.75  # of the error that is left, what the first verdict and each later one may spend
@@ -203,7 +203,7 @@ class _NearestTried:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfirmationVerdict:
+class ConfirmationVerdict(KeptVerdict):
     """What fresh, interleaved runs showed; `winner` is shown to be better than what it was compared with.
 
     `machines` are those of the blocks that count, `repeated` the blocks that had to be run again, and why.
@@ -232,39 +232,8 @@ class ConfirmationVerdict:
         return nearest(self.comparisons)
 
     def details(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self.comparisons:
-            found["winner"] = None if self.winner is None else dict(self.winner)
-            found["comparisons"] = [asdict(c) | {"verdict": c.verdict.value} for c in self.comparisons]
-        if self.comparisons or self.disqualified:
-            found["disqualified"] = dict(self.disqualified)
-        if self.machines:
-            found["machines"] = list(self.machines)
-        if self.repeated:
-            found["repeated"] = [aside.as_line() for aside in self.repeated]
-        if self.nearest_tried is not None:
-            found["nearest_tried"] = asdict(self.nearest_tried)
-        if self.equivalence is not None:
-            found["equivalence"] = asdict(self.equivalence)
-        return found
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> ConfirmationVerdict:
-        rows = tuple(_comparison_from(row) for row in line.details.get("comparisons", ()))
-        winner, failed = line.details.get("winner"), line.details.get("disqualified", {})
-        again = tuple(set_aside_from(aside) for aside in line.details.get("repeated", ()))
-        nearest_ = line.details.get("nearest_tried")
-        tried = None if nearest_ is None else _NearestTried(nearest_["point"], nearest_["ratio"])
-        machines = tuple(line.details.get("machines", ()))
-        same = line.details.get("equivalence")
-        if same is not None:
-            same = Equivalence(**{**same, "tests": tuple(EquivalenceTest(**test) for test in same["tests"])})
-        return cls(line.conclusion, line.headline, winner, rows, failed, machines, again, tried, same)
-
-
-def _comparison_from(row: Mapping[str, Any]) -> Comparison:
-    here = None if row.get("here") is None else tuple(row["here"])
-    return Comparison(**{**row, "verdict": Verdict(row["verdict"]), "notes": tuple(row.get("notes", ())), "here": here})
+        always = ("winner", "disqualified") if self.comparisons else ()
+        return {name: value for name, value in KeptVerdict.details(self).items() if value or name in always}
 
 
 def verdict(study: Study, history: History) -> ConfirmationVerdict:

@@ -40,6 +40,7 @@ from ridgeline.study.codec import (
     Charged,
     ConfirmationBegun,
     Event,
+    RunBegun,
     RunEnded,
     SetAside,
     Stopped,
@@ -47,7 +48,6 @@ from ridgeline.study.codec import (
     VerdictLine,
     event_of,
     opened_event,
-    run_event,
 )
 from ridgeline.study.grant import BATCH_SYSTEM, MEASURED, GrantUsedUp, read_grant, reserve, settle
 from ridgeline.study.history import History, OpenRun
@@ -201,7 +201,8 @@ class Campaign:
         if self.study.task is not None:
             on_nodes = nodes_for(self.study.task, number, resources.nodes, on_nodes, step.avoid_nodes)
         on_nodes = on_nodes if self.executor.pins_nodes else ()
-        self.record(run_event(number, trial.number, attempt, folder, resources, on_nodes, step.avoid_nodes))
+        begun = RunBegun(number, trial.number, attempt, folder.as_posix(), resources, on_nodes, step.avoid_nodes)
+        self.record(event_of(begun))
         self._go_on(self.history.open_runs[number], job, replace(step, on_nodes=on_nodes))
 
     def _prepare(self, trial: Trial, folder: Path) -> Job | Outcome | None:
@@ -354,12 +355,12 @@ class Campaign:
         ending = replace(ending, leftovers=shown, reason=masked(ending.reason))
         event = event_of(RunEnded(planned.number, ending, outcome, reading.measurements, reading.texts))
         fields = {name: value for name, value in event.items() if name != "event"}
-        held = write_result(planned.folder, {"settings": dict(trial.settings), **fields}, self._state_files)
+        write_result(planned.folder, {"settings": dict(trial.settings), **fields}, self._state_files)
         self.record(event)
         if self.executor.detached:
             self._fold_later(planned.folder)
         else:
-            put_away(planned.folder, self._state_files, held)
+            put_away(planned.folder, self._state_files)
         self._pay(planned.number)
         run = self.history.runs[planned.number]
         self.ledger.learn(run)

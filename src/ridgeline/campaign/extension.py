@@ -18,7 +18,7 @@ from ridgeline.campaign.confirmation import blocks_so_far, extension_text, runs_
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
 from ridgeline.records.answer import Conclusion
-from ridgeline.records.duration import parse_duration, show_duration
+from ridgeline.records.expression import parse_duration, show_duration
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.stats.verdict import FEWEST_BLOCKS

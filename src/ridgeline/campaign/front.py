@@ -8,9 +8,10 @@ from typing import Any
 
 from ridgeline.campaign.scores import normalisation
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.records.costs import COSTS, costs, unpriced
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, TextTable, changes
+from ridgeline.records.measurement import COSTS
 from ridgeline.records.run import Run
+from ridgeline.records.site import costs, unpriced
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.trial import Stage

@@ -14,13 +14,13 @@ from typing import BinaryIO
 from ridgeline.diagnose.readers.failures import BY_SIGNAL, PROGRAM_REMEDY, failure_named
 from ridgeline.errors import ReadError, did_you_mean
 from ridgeline.files import NotRegularError, beginning_of, open_regular, text_of
-from ridgeline.records.costs import COSTS, costs, unknown_cost
 from ridgeline.records.guard import Guard
 from ridgeline.records.matching import TimeIsUp, TooSlow, cpu_limit
-from ridgeline.records.measurement import Reading
+from ridgeline.records.measurement import COSTS, Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
 from ridgeline.records.run import QUIET_FILE, Cause, Ending, Run, short_names, signal_name
 from ridgeline.records.secrets import SECRETS_FOLDER, masked
+from ridgeline.records.site import costs, unknown_cost
 from ridgeline.records.space import point_key
 from ridgeline.records.study import BREAKS, Study
 from ridgeline.records.trial import Stage, Trial

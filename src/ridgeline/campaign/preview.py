@@ -23,9 +23,8 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.ledger import PROFILE_SHARE, TRIALS_WITHOUT_BUDGET
 from ridgeline.campaign.sampling import sampler_of, unpredicted
 from ridgeline.errors import StudyError
-from ridgeline.records.duration import show_duration
 from ridgeline.records.exhibit import Shown, TextTable
-from ridgeline.records.expression import ExpressionError
+from ridgeline.records.expression import ExpressionError, show_duration
 from ridgeline.records.run import Job
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ridgeline.records.run import Run, short_names
 from ridgeline.records.space import Point, point_key
@@ -129,10 +130,13 @@ class _Seen:
         return self.runs.effects(study.goal.direction, study.confirm.level)
 
 
+_SEEN: WeakKeyDictionary[History, _Seen] = WeakKeyDictionary()
+
+
 def _seen(study: Study, history: History) -> _Seen:
-    seen = history.kept.get(_Seen)
+    seen = _SEEN.get(history)
     if seen is None or (seen.metric, seen.uncounted) != (study.goal.metric, len(history.uncounted)):
-        seen = history.kept[_Seen] = _Seen(study.goal.metric, len(history.uncounted))
+        seen = _SEEN[history] = _Seen(study.goal.metric, len(history.uncounted))
     seen.take(history)
     return seen
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from ridgeline.errors import Problem, RidgelineError, Where
 from ridgeline.files import write_whole
-from ridgeline.records.duration import show_duration
 from ridgeline.records.exhibit import TASK_RULES, TextTable
-from ridgeline.records.expression import ExpressionError
+from ridgeline.records.expression import ExpressionError, show_duration
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Job, Run
 from ridgeline.records.space import Knob, Point, point_key

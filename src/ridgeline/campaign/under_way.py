@@ -17,7 +17,7 @@ from ridgeline.records.run import Cause, Ending
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Trial
 from ridgeline.study.history import History, OpenRun
-from ridgeline.study.logs import latest_line
+from ridgeline.study.state_files import latest_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def schema(
     Example: ridgeline site schema study
     """
     from ridgeline import catalog
-    from ridgeline.study.editor_schema import schema_with_site, site_schema, study_schema
+    from ridgeline.study.schema import schema_with_site, site_schema, study_schema
 
     more = {name: place for wing, _ in catalog.wings() for name, place in wing.files.items()}
     if of not in (known := ("study", "site", *more)):

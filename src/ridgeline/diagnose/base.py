@@ -21,6 +21,7 @@ from ridgeline.errors import InputError, ReadError
 from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import Value
 from ridgeline.records.finding import Finding, KnobToTry, Severity, most_at_stake_first
+from ridgeline.records.json_form import JsonForm, also_in_json, in_json
 from ridgeline.records.outcome import Evidence
 from ridgeline.records.secrets import masked
 
@@ -56,6 +57,7 @@ class FigureChange:
     second: float | None
 
     @property
+    @also_in_json()
     def ratio(self) -> float | None:
         return self.second / self.first if self.first and self.second is not None else None
 
@@ -142,13 +144,13 @@ class RawFinding:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Diagnosis(Shown):
+class Diagnosis(JsonForm, Shown):
     """What is known of one file. `kinds` is empty when no analyzer recognised it; a file can be of several kinds.
 
     `notes` say what kept parts of the file from being read.
     """
 
-    path: Path
+    path: Path = field(metadata=in_json("file"))
     kinds: tuple[str, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
@@ -157,10 +159,6 @@ class Diagnosis(Shown):
         rows = tuple((each.severity, each.claim, each.advice) for each in self.findings[:20])
         kinds = ", ".join(self.kinds) or "of no known kind"
         return TextTable(f"{self.path} ({kinds})", ("", "what it shows", "what to do"), rows, notes=self.notes)
-
-    def as_json(self) -> dict[str, object]:
-        findings = [finding.as_json() for finding in self.findings]
-        return {"file": str(self.path), "kinds": list(self.kinds), "findings": findings, "notes": list(self.notes)}
 
 
 def knob(program: str, name: str, current: Value, others: Iterable[Value]) -> tuple[KnobToTry, ...]:

@@ -20,6 +20,7 @@ from ridgeline.diagnose.base import (
 from ridgeline.diagnose.readers.lines import Watch
 from ridgeline.errors import InputError, ReadError
 from ridgeline.records.finding import Finding
+from ridgeline.records.json_form import plain
 
 _NUMBERS = re.compile(r"\d[\d.,]*")
 # what differs from run to run without meaning anything
@@ -50,14 +51,8 @@ class LogComparison:
             "second": str(self.second.path),
             "kinds": [list(self.first.kinds), list(self.second.kinds)],
             "settings": [{"name": n, "first": _plain(a), "second": _plain(b)} for n, a, b in self.settings],
-            "figures": [
-                {"name": f.name, "unit": f.unit, "first": f.first, "second": f.second, "ratio": f.ratio}
-                for f in self.figures
-            ],
-            "findings": [
-                {"first": c.first and c.first.as_json(), "second": c.second and c.second.as_json()}
-                for c in self.findings
-            ],
+            "figures": plain(self.figures),
+            "findings": plain(self.findings),
             "notes": [*self.first.notes, *self.second.notes],
         }
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ridgeline.records.expression import Value
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm
 from ridgeline.records.outcome import Evidence
 
 Severity = Literal["note", "advice", "warning", "fault"]
@@ -21,7 +22,7 @@ class KnobToTry:
     program: str
     name: str
     values: tuple[Value, ...]
-    current: Value
+    current: Value = field(metadata=NOT_IN_JSON)
 
     def __post_init__(self) -> None:
         if self.current not in self.values or len(self.values) < 2:
@@ -29,7 +30,7 @@ class KnobToTry:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(JsonForm):
     """`share` is the part of the run's time at stake, at most: 0 to 1, or None where it is not known.
 
     `key` is the same for the same finding of two files, whatever their figures are. `echo`: it says only that something
@@ -43,24 +44,13 @@ class Finding:
     share: float | None = None
     knobs: tuple[KnobToTry, ...] = ()
     key: str = ""
-    echo: bool = False
+    echo: bool = field(default=False, metadata=NOT_IN_JSON)
 
     def __post_init__(self) -> None:
         if not self.evidence:
             raise ValueError(f"a finding without evidence is an opinion: {self.claim}")
         if self.share is not None and not 0.0 <= self.share <= 1.0:
             raise ValueError(f"{self.claim}: a share of {self.share} is not between 0 and 1")
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "severity": self.severity,
-            "claim": self.claim,
-            "evidence": [{"file": e.source, "line": e.line_number, "text": e.text} for e in self.evidence],
-            "share": self.share,
-            "advice": self.advice,
-            "knobs": [{"program": k.program, "name": k.name, "values": list(k.values)} for k in self.knobs],
-            "key": self.key,
-        }
 
 
 def most_at_stake_first(findings: list[Finding]) -> list[Finding]:

@@ -99,6 +99,7 @@ _OURS = tuple(
          ("prices",)),
     )
 )  # fmt: skip
+COSTS = tuple(row.name for row in _OURS if "prices" in row.makers)
 
 
 @cache

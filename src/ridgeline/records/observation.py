@@ -78,17 +78,16 @@ class Expectation:
 
     `mean` of the goal and 90% interval `low` to `high`, in the goal's unit; None where only the chance is known.
 
-    `chance` is that of passing at all; `node_s` the node-seconds a run is expected to take.
+    `chance` is that of passing at all.
     """
 
     mean: float | None = None
     low: float | None = None
     high: float | None = None
     chance: float = 1.0
-    node_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("mean", "low", "high", "node_s"):
+        for name in ("mean", "low", "high"):
             value = getattr(self, name)
             if value is not None and not math.isfinite(value):
                 raise ValueError(f"{name} of an expectation is {value}, not a number")

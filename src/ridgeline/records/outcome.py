@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from ridgeline.records.json_form import in_json
 
 
 class Kind(StrEnum):
@@ -68,8 +70,8 @@ _TEXTS = {
 class Evidence:
     """The line that decided: which file, which line, what it says."""
 
-    source: str
-    line_number: int
+    source: str = field(metadata=in_json("file"))
+    line_number: int = field(metadata=in_json("line"))
     text: str
 
     def __str__(self) -> str:

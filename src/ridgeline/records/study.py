@@ -94,14 +94,11 @@ class NotifyChoice:
     webhook: str = ""
     webhook_env: str = ""  # the variable that holds the webhook's address, which is often a secret
     command: str = ""
-    mail: str = ""
-    mail_from: str = ""
-    smtp: str = "localhost:25"
     most_an_hour: int = 20
 
     @property
     def ways(self) -> list[str]:
-        configured = {"webhook": self.webhook or self.webhook_env, "command": self.command, "mail": self.mail}
+        configured = {"webhook": self.webhook or self.webhook_env, "command": self.command}
         return [way for way, value in configured.items() if value]
 
 

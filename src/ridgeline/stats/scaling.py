@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from ridgeline.records.json_form import also_in_json
 from ridgeline.stats.compare import Direction, mean_and_spread
 from ridgeline.stats.student import interval
 from ridgeline.stats.wording import count
@@ -54,6 +55,7 @@ class ScalingLaw:
     peak: float | None
 
     @property
+    @also_in_json()
     def name(self) -> str:
         """Amdahl's unless crosstalk is shown."""
         shown = self.crosstalk > 0 if self.crosstalk_low is None else self.crosstalk_low > 0

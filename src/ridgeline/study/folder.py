@@ -45,13 +45,13 @@ _LENGTH, _LENGTH_OF_OLD = 16, 12  # of a fingerprint; an old one does not tell 2
 
 def asked(tree: YamlTree, *, written: bool = True) -> dict[str, str]:
     """A short fingerprint of each part of the study file that makes up the question."""
-    children, length = tree.root.children, _LENGTH if written else _LENGTH_OF_OLD
-    texts = {
-        name: json.dumps(_numbers_as_written(children[name].plain(written=written)), default=str)
-        for name in QUESTION
-        if name in children
-    }
-    return {name: hashlib.sha256(text.encode()).hexdigest()[:length] for name, text in texts.items()}
+    texts, length = _texts_by_key(tree, written), _LENGTH if written else _LENGTH_OF_OLD
+    return {name: hashlib.sha256(texts[name].encode()).hexdigest()[:length] for name in QUESTION if name in texts}
+
+
+def _texts_by_key(tree: YamlTree, written: bool) -> dict[str, str]:
+    values = {str(key): node.plain(written=written) for key, node in tree.root.children.items()}
+    return {key: json.dumps(_numbers_as_written(value), default=str) for key, value in values.items()}
 
 
 def _numbers_as_written(value: object) -> object:
@@ -108,10 +108,8 @@ class StudyFolder:
     path: Path
 
     @classmethod
-    def create(
-        cls, path: Path, source: StudyFile, extra: Iterable[Path] = (), in_place: Collection[str] = ()
-    ) -> StudyFolder:
-        """A new folder for this study, with the site file and the files it needs; `extra` are further ones.
+    def create(cls, path: Path, source: StudyFile, in_place: Collection[str] = ()) -> StudyFolder:
+        """A new folder for this study, with the site file and the files it needs.
 
         What the workload options `in_place` name stays where it is.
 
@@ -124,15 +122,15 @@ class StudyFolder:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{path}: cannot be written ({error.strerror}); free space or check permissions") from None
-        folder.take(source, extra, in_place)
+        folder.take(source, in_place)
         return folder
 
-    def take(self, source: StudyFile, extra: Iterable[Path] = (), in_place: Collection[str] = ()) -> None:
+    def take(self, source: StudyFile, in_place: Collection[str] = ()) -> None:
         """Puts the study into the folder, with its site file and the files it needs."""
         path = self.path
         try:
             (path / SOURCES).mkdir(exist_ok=True)
-            for file in dict.fromkeys((*needed_files(source.study, in_place), *extra)):
+            for file in needed_files(source.study, in_place):
                 self._take(file, source.study.folder, path / SOURCES)
             if source.site_path is not None:
                 beside = source.site_path.parent.absolute()
@@ -148,15 +146,8 @@ class StudyFolder:
         """What differs between this study and the one in the folder: keys, of the `whole` study or of its question,
         and files that it names."""
         written, tree = not self._is_old(), parse_yaml(read_text(self.path / STUDY), str(self.path / STUDY))
-        sides = [
-            {
-                key: json.dumps(_numbers_as_written(node.plain(written=written)))
-                for key, node in one.root.children.items()
-            }
-            for one in (tree, source.tree)
-        ]
-        keys = [key for key in dict.fromkeys((*sides[0], *sides[1])) if whole or key in QUESTION]
-        found = [str(key) for key in keys if sides[0].get(key) != sides[1].get(key)]
+        ours, theirs = (_texts_by_key(one, written) for one in (tree, source.tree))
+        found = [key for key in ours | theirs if (whole or key in QUESTION) and ours.get(key) != theirs.get(key)]
         for file in needed_files(source.study, in_place):
             name = file.relative_to(source.study.folder)
             if not _same_content(file, self.path / SOURCES / name):
@@ -197,6 +188,7 @@ class StudyFolder:
             files=self.path / SOURCES,
             home=self._origin(),
             written=not self._is_old(),
+            to_run=to_run,
         )
         if history is not None:
             require_same_question(file.path, file.tree, binding(history))

@@ -38,8 +38,7 @@ from pydantic_core import ErrorDetails
 
 from ridgeline.errors import InputError, Problem, Where, near, nearest
 from ridgeline.files import is_there
-from ridgeline.records.duration import parse_duration
-from ridgeline.records.expression import WrittenNumber, is_number, plain_number
+from ridgeline.records.expression import WrittenNumber, is_number, parse_duration, plain_number
 from ridgeline.records.matching import LONGEST_PATTERN
 from ridgeline.records.template import NO_VARIABLE, is_variable
 
@@ -167,6 +166,9 @@ def _text_or_mapping(value: object) -> str:
 TEXT_OR_MAPPING = Discriminator(_text_or_mapping)
 
 _ANY_SCALAR = {"type": ["string", "number", "boolean"]}
+_ONE_OR_MORE = WithJsonSchema(
+    {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}
+)
 
 
 def _lines(value: object) -> object:
@@ -294,21 +296,21 @@ Lines = Annotated[
     list[Text],
     BeforeValidator(_lines),
     Accepts("text, or a list of texts"),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+    _ONE_OR_MORE,
 ]
 
 Words = Annotated[
     list[Annotated[Text, AfterValidator(_without_nul)]],
     BeforeValidator(_words),
     Accepts("text, taken apart as a shell would, or a list of words"),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+    _ONE_OR_MORE,
 ]
 
 SingleLines = Annotated[
     list[OneLine],
     BeforeValidator(_lines),
     Accepts("text, or a list of texts"),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}),
+    _ONE_OR_MORE,
 ]
 
 ExpressionText = Annotated[

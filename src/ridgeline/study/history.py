@@ -6,7 +6,6 @@ right after it is on disk, so what it knows is always what a replay would know.
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -61,7 +60,7 @@ class Confirmed:
     trials_before: int
 
 
-@dataclass
+@dataclass(eq=False)
 class History:
     """Mutable only through `apply`. `root` is the study folder; run folders are resolved against it."""
 
@@ -107,8 +106,6 @@ class History:
     reference: Mapping[str, Any] = field(default_factory=dict)  # what the first good baseline run measured
     short_reference: Mapping[str, Any] = field(default_factory=dict)  # and the first good short one, the baseline's too
     outcomes: Counter[Kind] = field(default_factory=Counter)
-    # what others worked out from the runs so far and bring up to date themselves, by their own type
-    kept: dict[type, Any] = field(default_factory=dict, compare=False, repr=False)
     _trials_in: Counter[Stage] = field(default_factory=Counter)
     _spending_since_s: float | None = None  # when the wall clock began to count; None while nothing is in flight
     _wall_before_s: float = 0.0  # what it had counted by then
@@ -116,14 +113,7 @@ class History:
     @classmethod
     def replay(cls, root: Path, events: Iterable[Mapping[str, Any]]) -> History:
         history = cls(root)
-        # nothing made here is garbage before the end; looking for it would take a third of the time
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
-            history.apply_all(events)
-        finally:
-            if collecting:
-                gc.enable()
+        history.apply_all(events)
         return history
 
     def apply_all(self, events: Iterable[Mapping[str, Any]], first_line: int = 1) -> None:

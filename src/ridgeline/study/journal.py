@@ -7,10 +7,9 @@ what was cut off is kept in journal.torn. A damaged line anywhere else is never 
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -21,9 +20,6 @@ from ridgeline.files import open_regular, sync_folder
 
 _Event = dict[str, Any]
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_LONGEST_NUMBER = 300  # digits; a float has at most 309
-_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
-_LONG_NUMBER = b"0" * _LONGEST_NUMBER
 
 
 class Journal:
@@ -107,9 +103,6 @@ class Journal:
         self.close()
 
 
-_AT_ONCE = 1000  # lines of a journal that are read as one text
-
-
 def read_events(path: Path) -> Iterator[_Event]:
     """The events, oldest first. A torn last line is left out: a controller may be writing it right now."""
     try:
@@ -117,51 +110,30 @@ def read_events(path: Path) -> Iterator[_Event]:
     except OSError as error:
         raise StoreError(f"{path}: cannot be read ({error.strerror}); is this a study folder?") from None
     with file:
-        damaged: str | None = None
-        number = 0
-        while lines := list(itertools.islice(file, _AT_ONCE)):
-            for event in _parse_lines(lines):
-                if damaged is not None:
-                    raise StoreError(damaged)
-                number += 1
-                if event is None:
-                    damaged = _damage(path, number)
-                else:
-                    yield event
+        yield from _events(file, path)
 
 
-def _parse_lines(lines: Sequence[bytes]) -> Sequence[_Event | None]:
-    """As `_parse_line` of each; read as one text where all are whole, which takes half the time."""
-    try:
-        events = _parsed(b"[" + b",".join(lines) + b"]")
-    except (ValueError, RecursionError):
-        events = ()
-    # a line that holds two events would be one too many
-    whole = len(events) == len(lines) and {dict}.issuperset(map(type, events))
-    return events if whole else list(map(_parse_line, lines))
+def _events(lines: Iterable[bytes], path: Path, before: int = 0) -> Iterator[_Event]:
+    """Up to a torn last line. StoreError where a line that is no event is not the last; `before` is how many came
+    before these."""
+    damaged = 0
+    for number, line in enumerate(lines, before + 1):
+        if damaged:
+            raise StoreError(_damage(path, damaged))
+        event = _parse_line(line)
+        if event is None:
+            damaged = number
+        else:
+            yield event
 
 
 def _parse_line(line: bytes) -> _Event | None:
     """The event of a line, or None where it is torn or damaged."""
     try:
-        event = _parsed(line)
+        event = json.loads(line.decode())  # here: loads would first guess the encoding of every line
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None
-
-
-def _parsed(line: bytes) -> Any:
-    """ValueError where it is not JSON, or holds a whole number that is too large for a float, which no metric is."""
-    text = line.decode()  # here: loads would first guess the encoding of every line
-    # so asked, of a long journal, it takes a hundredth of the time that a pattern would
-    long = _LONG_NUMBER in line.translate(_AS_ZEROS)
-    return json.loads(text, parse_int=_sensible) if long else json.loads(text)
-
-
-def _sensible(digits: str) -> int:
-    if len(digits) > _LONGEST_NUMBER:
-        raise ValueError(f"a number of {len(digits)} digits")
-    return int(digits)
 
 
 def _damage(path: Path, number: int) -> str:
@@ -242,32 +214,20 @@ class JournalTail:
         try:
             with open_regular(self.path) as file:
                 seen = os.fstat(file.fileno())
-                anew = self._file is not None and ((seen.st_dev, seen.st_ino) != self._file or self._is_cut(seen))
+                is_cut = seen.st_size < self._read_bytes
+                anew = self._file is not None and ((seen.st_dev, seen.st_ino) != self._file or is_cut)
                 if anew:
                     self.restart()
                 self._file = seen.st_dev, seen.st_ino
                 file.seek(self._read_bytes)
-                return anew, self._whole_lines(file.read())
+                lines = file.read().split(b"\n")[:-1]
         except OSError as error:
             raise StoreError(f"{self.path}: cannot be read ({error.strerror}); was the folder moved?") from None
+        events = list(_events(lines, self.path, self.lines))
+        self.lines += len(events)
+        self._read_bytes += sum(len(line) + 1 for line in lines[: len(events)])
+        return anew, events
 
     def restart(self) -> None:
         """From the first line again."""
         self._read_bytes = self.lines = 0
-
-    def _is_cut(self, seen: os.stat_result) -> bool:
-        return seen.st_size < self._read_bytes
-
-    def _whole_lines(self, text: bytes) -> list[_Event]:
-        events: list[_Event] = []
-        lines = text.split(b"\n")
-        for at, line in enumerate(lines[:-1]):
-            event = _parse_line(line)
-            if event is None:
-                if any(lines[at + 1 :]):
-                    raise StoreError(_damage(self.path, self.lines + 1))
-                break  # the last line, torn by a crash: its repair will cut it off
-            events.append(event)
-            self.lines += 1
-            self._read_bytes += len(line) + 1
-        return events

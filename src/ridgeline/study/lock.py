@@ -21,6 +21,7 @@ from typing import Any
 
 from ridgeline.errors import StoreError
 from ridgeline.files import read_text
+from ridgeline.records.json_form import JsonForm
 
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
@@ -173,7 +174,7 @@ class Presence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerState:
+class ControllerState(JsonForm):
     """`pid` is None where the lock names nobody; `last_write_s` is that of the journal, since the epoch."""
 
     presence: Presence
@@ -181,15 +182,6 @@ class ControllerState:
     host: str
     since: str
     last_write_s: float
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "presence": self.presence.value,
-            "pid": self.pid,
-            "host": self.host,
-            "since": self.since,
-            "last_write_s": self.last_write_s,
-        }
 
 
 def find_controller(lock: Path, journal: Path) -> ControllerState:

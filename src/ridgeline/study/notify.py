@@ -1,11 +1,10 @@
-"""Alerts to a webhook, a command, by mail: of `keep`, and of a campaign that ended. None can hold either up."""
+"""Alerts to a webhook or a command: of `keep`, and of a campaign that ended. None can hold either up."""
 
 from __future__ import annotations
 
 import json
 import os
 import queue
-import smtplib
 import socket
 import subprocess
 import threading
@@ -14,7 +13,6 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from email.message import EmailMessage
 from typing import Any
 
 from ridgeline.errors import InputError
@@ -98,7 +96,7 @@ class Notifier:
 
     def _notify_all(self) -> None:
         ways: dict[str, Callable[[NotifyChoice, Mapping[str, Any]], None]] = {
-            "webhook": _webhook, "command": _command, "mail": _mail,
+            "webhook": _webhook, "command": _command,
         }  # fmt: skip
         while (alert := self._waiting.get()) is not None:
             for way in self.choice.ways:
@@ -138,13 +136,3 @@ def _command(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-200:]}")
-
-
-def _mail(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
-    message = EmailMessage()
-    message["Subject"] = _line(alert).replace("\n", " ")[:150]
-    message["From"], message["To"] = choice.mail_from or f"ridgeline.{socket.getfqdn()}", choice.mail
-    message.set_content(f"{_line(alert)}\n\n{json.dumps(dict(alert), indent=2)}\n")
-    host, _, port = choice.smtp.partition(":")
-    with smtplib.SMTP(host, int(port or 25), timeout=_HOOK_S) as server:
-        server.send_message(message)

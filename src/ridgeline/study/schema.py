@@ -6,18 +6,17 @@ in study_file.py, where lines are known.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Sequence
-from decimal import Decimal
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
+from pydantic.json_schema import models_json_schema
 
 from ridgeline.errors import InputError
-from ridgeline.records.expression import Expression, Value, WrittenNumber, is_number, plain_number
-from ridgeline.records.space import Continuous, Discrete, Knob
+from ridgeline.records.expression import is_number
+from ridgeline.records.measurement import known_metrics
 from ridgeline.records.study import (
     BaselineStage,
     Budget,
@@ -47,7 +46,7 @@ from ridgeline.study.forms import (
     Variable,
     accepted_by,
 )
-from ridgeline.study.site_file import PricesForm
+from ridgeline.study.site_file import PricesForm, SiteForm
 
 # The stages of a campaign in a study file and whom to tell of its end, as forms; defaults are those of the records.
 
@@ -142,6 +141,10 @@ class NotifyForm(Form):
 
     whose = "notify"
     makes = NotifyChoice
+    elsewhere: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("mail", "mail_from", "smtp"),
+        'mails are gone; write `command: mail -s "$RIDGELINE_ALERT" me@example.org`, which gets the alert on its input',
+    )
 
     webhook: Annotated[Text, DefaultText("none")] = Field(
         description="An address to POST each alert to, as JSON with `text` and its parts."
@@ -152,20 +155,12 @@ class NotifyForm(Form):
     command: Annotated[Text, DefaultText("none")] = Field(
         description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
     )
-    mail: Annotated[Text, DefaultText("none")] = Field(description="An address to write to.")
-    mail_from: Annotated[Text, DefaultText("ridgeline at this machine")] = Field(
-        description="The sender of these mails."
-    )
-    smtp: Text = Field(description="The server that takes them.")
     most_an_hour: Annotated[int, ValueUnit("alerts")] = Field(
         ge=1, description="More are counted, and the number sent with the next one."
     )
 
 
-# Knobs as written in a study file, made into knobs of a space.
-
-_MOST_VALUES = 100_000
-_LARGEST_NUMBER = 1e15
+# Knobs as written in a study file.
 
 _Condition = Annotated[ExpressionText | None, DefaultText("always")]
 
@@ -227,110 +222,6 @@ KnobForm = Annotated[
     Discriminator(_knob_tag),
     Accepts("a list of values, a mapping with `values` or a range, or one fixed value"),
 ]
-
-
-def knob(name: str, form: Any, when: Expression | None, *, as_text: bool) -> Knob:
-    """The knob that a form of the study file describes. ValueError says what is wrong with it.
-
-    `as_text`: the program is given its values as text, so that one may be kept as it was written.
-    """
-    if isinstance(form, RangeForm):
-        return _range(name, form, when)
-    values = form.values if isinstance(form, ValuesForm) else form if isinstance(form, list) else [form]
-    return _listed(name, values, when, as_text)
-
-
-def _listed(name: str, values: Sequence[Value], when: Expression | None, as_text: bool) -> Knob:
-    if not values:
-        raise ValueError("no values; list at least one")
-    written = [value for value in values if isinstance(value, WrittenNumber)]
-    is_label = bool(written) and _are_labels([value for value in values if is_number(value)])
-    if is_label and not as_text:
-        number = plain_number(written[0])
-        raise ValueError(f'{written[0]} would be passed on as {number}; write "{written[0]}" in quotes, or {number}')
-    numbers = {str(value): value for value in values if is_number(value)} if written and as_text else {}
-    values = [str(v) if str(v) in numbers else plain_number(v) for v in values]
-    seen: set[tuple[bool, Value]] = set()
-    for value in values:
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{value} is not a value a program can be given; write a finite number or quote it")
-        if (isinstance(value, bool), value) in seen:
-            raise ValueError(f"{value!r} is listed twice; list each value once")
-        seen.add((isinstance(value, bool), value))
-    ordered = all(is_number(value) or value in numbers for value in values)
-    in_order = list(values)
-    if ordered and not is_label:
-        in_order.sort(key=lambda value: numbers.get(value, value))  # type: ignore[arg-type, return-value]
-    return Discrete(
-        name, tuple(in_order), ordered, when=when, listed=tuple(values), numbers={} if is_label else numbers
-    )
-
-
-_DECIMAL = re.compile(r"\d+(?:\.\d+)?")
-_COMMIT = re.compile(r"(?=.{7,40}$)\d+e\d+")  # Git shortens to seven digits or more
-
-
-def _are_labels(values: Sequence[float]) -> bool:
-    """Whether these numbers are names, such as those of releases and commits.
-
-    Read as releases they come in another order than as numbers (2.9, 2.10), or two are the same number (2.1, 2.10).
-    """
-    if len(set(values)) < len(values) or any(_COMMIT.fullmatch(str(value)) for value in values):
-        return True
-    if not all(_DECIMAL.fullmatch(str(value)) for value in values):
-        return False
-    by_release = sorted(values, key=lambda value: tuple(map(int, str(value).split("."))))
-    return by_release != sorted(values)
-
-
-def _range(name: str, form: RangeForm, when: Expression | None) -> Knob:
-    low, high = form.from_, form.to
-    if max(abs(low), abs(high)) > _LARGEST_NUMBER:
-        raise ValueError(f"runs from {low} to {high}; numbers beyond {_LARGEST_NUMBER:g} are not accepted")
-    if low > high:
-        raise ValueError(f"runs from {low} to {high}, which is downwards; swap from and to")
-    if form.step is not None and form.times is not None:
-        raise ValueError("has both step and times; keep one")
-    if (form.log or form.times is not None) and low <= 0:
-        raise ValueError(f"starts at {low}; a logarithmic or geometric knob must start above 0")
-    if form.times is not None:
-        return Discrete(name, _geometric(low, high, form.times), ordered=True, log=True, when=when)
-    whole = isinstance(low, int) and isinstance(high, int)
-    if form.step is not None and not (whole and isinstance(form.step, int)):
-        return Discrete(name, _stepped(low, high, form.step), ordered=True, log=form.log, when=when)
-    if whole:
-        step = form.step if isinstance(form.step, int) else 1
-        if step < 1:
-            raise ValueError(f"step {form.step} leads nowhere; it must be above 0")
-        return Discrete(name, range(int(low), int(high) + 1, step), ordered=True, log=form.log, when=when)
-    if low == high:
-        return Discrete(name, (float(low),), ordered=True, when=when)
-    return Continuous(name, float(low), float(high), form.log, when)
-
-
-def _stepped(low: float, high: float, step: float) -> tuple[Value, ...]:
-    if not step > 0:
-        raise ValueError(f"step {step} leads nowhere; it must be above 0")
-    if (high - low) / step > _MOST_VALUES:
-        raise ValueError(f"step {step} makes more than {_MOST_VALUES} values; use a larger step or none")
-    # decimal, so that 0.70 + 10 steps of 0.01 is the 0.8 that the study's author writes in the baseline
-    start, width = Decimal(str(low)), Decimal(str(step))
-    count = int((Decimal(str(high)) - start) / width) + 1
-    return tuple(float(start + index * width) for index in range(count))
-
-
-def _geometric(low: float, high: float, times: float) -> tuple[Value, ...]:
-    if not times > 1:
-        raise ValueError(f"times {times} leads nowhere; it must be above 1")
-    if math.log(high / low) / math.log(times) > _MOST_VALUES:
-        raise ValueError(f"times {times} makes more than {_MOST_VALUES} values; use a larger factor")
-    whole = isinstance(low, int) and isinstance(times, int)
-    values: list[Value] = []
-    value, factor = Decimal(str(low)), Decimal(str(times))
-    while value <= Decimal(str(high)):
-        values.append(int(value) if whole else float(value))
-        value *= factor
-    return tuple(values)
 
 
 def _switch_as_text(value: object) -> object:
@@ -627,3 +518,111 @@ class StudyForm(Form):
     builds: Annotated[BuildsForm | None, DefaultText("nothing is built")] = Field(
         default=None, description="How variants of the program are built."
     )
+
+
+# The JSON schemas of study files, site files, and other files that name a site: for editors.
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_Schema = dict[str, Any]
+
+
+def _definitions(forms: Iterable[type[Form]]) -> dict[str, _Schema]:
+    """The schema of each form and of every form in it, by class name."""
+    _, document = models_json_schema([(form, "validation") for form in dict.fromkeys(forms)], by_alias=True)
+    defined: dict[str, _Schema] = document["$defs"]
+    return defined
+
+
+def _ref(name: str) -> _Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _chosen_by(key: str, own: _Schema, offered: Mapping[str, _Schema | None], default: str = "") -> _Schema:
+    """A mapping whose value of `key` decides which further keys it may have, beside those of `own`.
+
+    Where a part offers no schema (None), any further keys are allowed. `default` is what counts without the key.
+    """
+    return {"description": own.get("description", ""), "oneOf": [*_variants(key, own, offered, default)]}
+
+
+def _variants(key: str, own: _Schema, offered: Mapping[str, _Schema | None], default: str) -> Iterable[_Schema]:
+    for name, schema in offered.items():
+        mine = schema or {}
+        properties = {**own["properties"], **mine.get("properties", {})}
+        properties[key] = {"const": name, "description": own["properties"][key]["description"]}
+        required = [*own.get("required", []), *mine.get("required", []), *([] if name == default else [key])]
+        yield {
+            "title": name,
+            "description": mine.get("description", ""),
+            "type": "object",
+            "properties": properties,
+            "required": list(dict.fromkeys(required)),
+            "additionalProperties": schema is None,
+        }
+
+
+def _decided_by(key: str, own: _Schema, inner: str, offered: Mapping[str, _Schema], default: str) -> _Schema:
+    """A mapping whose value of `key` decides what its key `inner` holds; under other values, that is free."""
+    rules = []
+    for name, schema in offered.items():
+        condition: _Schema = {"properties": {key: {"const": name}}}
+        if name != default:
+            condition["required"] = [key]
+        rules.append({"if": condition, "then": {"properties": {inner: schema}}})
+    return {**own, "allOf": rules}
+
+
+_Forms = Mapping[str, type[Form] | None]  # of all parts of a room by name; None for a part that offers none
+
+
+def study_schema(workloads: _Forms, samplers: _Forms, executors: _Forms) -> _Schema:
+    offered = [*_offered(workloads).values(), *_offered(samplers).values()]
+    defined = _definitions([StudyForm, SiteForm, *_offered(executors).values(), *offered])
+    schemas = {form: defined[form.__name__] for form in offered}
+    study = defined.pop(StudyForm.__name__)
+    kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
+    defined["WorkloadForm"] = _chosen_by("kind", defined["WorkloadForm"], kinds)
+    searches = {name: schemas[form] if form else None for name, form in samplers.items()}
+    usual = SearchForm.model_fields["sampler"].default
+    defined["SearchForm"] = _chosen_by("sampler", defined["SearchForm"], searches, default=usual)
+    defined["SiteForm"] = _site_with(defined, executors)
+    for key, better in (("maximize", "higher"), ("minimize", "lower")):
+        # offered while typing, and no more: a study may declare metrics of its own
+        defined["GoalForm"]["properties"][key]["examples"] = [
+            m.name for m in known_metrics().values() if m.better == better
+        ]
+    study["properties"]["site"] = _name_or_site(study)
+    for form in schemas:  # their keys are now part of the mappings that choose them
+        del defined[form.__name__]
+    return {"$schema": _DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
+
+
+def schema_with_site(form: type[Form], name: str, executors: _Forms) -> _Schema:
+    """Of a file whose `site` is a name or the mapping itself, as a deployment file's."""
+    defined = _definitions([form, SiteForm, *_offered(executors).values()])
+    schema = defined.pop(form.__name__)
+    defined["SiteForm"] = _site_with(defined, executors)
+    schema["properties"]["site"] = _name_or_site(schema)
+    return {"$schema": _DIALECT, "$id": name, **schema, "$defs": defined}
+
+
+def _name_or_site(schema: _Schema) -> _Schema:
+    site = schema["properties"]["site"]
+    return {**site, "type": ["string", "object"], "if": {"type": "object"}, "then": _ref(SiteForm.__name__)}
+
+
+def site_schema(executors: _Forms) -> _Schema:
+    defined = _definitions([SiteForm, *_offered(executors).values()])
+    site = _site_with(defined, executors)
+    del defined[SiteForm.__name__]
+    return {"$schema": _DIALECT, "$id": "ridgeline-site-1", **site, "$defs": defined}
+
+
+def _offered(parts: _Forms) -> dict[str, type[Form]]:
+    return {name: form for name, form in parts.items() if form is not None}
+
+
+def _site_with(defined: Mapping[str, _Schema], executors: _Forms) -> _Schema:
+    options = {batch: _ref(form.__name__) for batch, form in _offered(executors).items()}
+    default = SiteForm.model_fields["batch"].default
+    return _decided_by("batch", defined[SiteForm.__name__], "options", options, default)

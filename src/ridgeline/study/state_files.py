@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.files import open_regular, plain_lines, read_regular, write_whole
+from ridgeline.records.secrets import masked
 
 RESULT_FILE = "result.json"
 STATE_KEY = "books"  # their key in it
@@ -70,28 +72,24 @@ def _loose_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]
     return entries
 
 
-def write_result(folder: Path, result: Mapping[str, Any], names: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Put result.json there, with the state files of these names, and return them; they stay in the folder.
+def write_result(folder: Path, result: Mapping[str, Any], names: Collection[str]) -> None:
+    """Put result.json there, with the state files of these names, which stay in the folder.
 
     In place of whatever the run put there, a link or a pipe; only a folder stays, and `study verify` names it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / RESULT_FILE).is_dir() and not (folder / RESULT_FILE).is_symlink():
-        return {}
+        return
     # a run is closed a second time where the journal was cut off: its state files may be folded already
     before = {name: kept for name, kept in _entries(_read_result(folder)).items() if name in names}
-    return _write(folder, result, before | _loose_files(folder, names))
+    _write(folder, result, before | _loose_files(folder, names))
 
 
-def put_away(folder: Path, names: Collection[str], held: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+def put_away(folder: Path, names: Collection[str]) -> None:
     """Remove the state files of a run that has ended, once result.json holds them as they are now.
 
-    `held`: what is known to be in it. Where a release wrote a result.json without state files, they stay: it may read
-    them there, and so may its run.sh.
+    Where a release wrote a result.json without state files, they stay: it may read them there, and so may its run.sh.
     """
-    if held is not None and all(_unchanged(folder / name, entry) for name, entry in held.items()):
-        _remove(folder, held)
-        return
     result = _read_result(folder)
     if not isinstance(result.get(STATE_KEY), dict):
         return
@@ -142,20 +140,54 @@ def _folded(result: Mapping[str, Any]) -> dict[str, StateFile]:
     }
 
 
-def _unchanged(path: Path, entry: Mapping[str, Any]) -> bool:
-    try:
-        seen = path.lstat()
-    except FileNotFoundError:
-        return True  # folded before
-    except OSError:
-        return False
-    # ours is plain ASCII nearly always; where it is not, the long way round finds out
-    return stat.S_ISREG(seen.st_mode) and (seen.st_size, seen.st_mtime) == (len(entry["text"]), entry["changed"])
-
-
 def _remove(folder: Path, names: Iterable[str]) -> None:
     for name in names:
         try:
             (folder / name).unlink(missing_ok=True)
         except OSError:
             continue  # nothing is lost where it stays, and a campaign does not end for a file too many
+
+
+# The end of what a program writes while it runs: plain text that any face can show, whatever the program wrote.
+
+_LINE_BYTES, _TAIL_BYTES = 4096, 32768
+_LONGEST_LINE = 1000
+_LOGS = (".log", ".out", ".err")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+
+def latest_line(folder: Path) -> str:
+    """The last line of the log written to last, without control characters; empty where nothing was written."""
+    return next(iter(last_lines(newest_log(folder), 1)), "").strip()
+
+
+def newest_log(folder: Path) -> Path | None:
+    newest: tuple[float, Path] | None = None
+    try:
+        for entry in os.scandir(folder):
+            log = entry.name in ("stdout", "stderr") or entry.name.endswith(_LOGS)
+            if log and entry.is_file() and (seen := entry.stat()).st_size:
+                newest = max(newest or (0.0, Path(entry)), (seen.st_mtime, Path(entry)))
+    except OSError:
+        return None  # deleted meanwhile, or on a disk that is away: the picture goes on without it
+    return None if newest is None else newest[1]
+
+
+def last_lines(log: Path | None, count: int) -> list[str]:
+    """Without control characters and secrets, indented as they were; empty lines are left out."""
+    if log is None:
+        return []
+    size = _LINE_BYTES if count == 1 else _TAIL_BYTES
+    try:
+        with open_regular(log) as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - size))
+            tail = stream.read(size).decode(errors="replace")
+    except OSError:
+        return []
+    # a progress bar goes back to the start of its line instead of beginning another
+    lines = [line for line in _COLOURS.sub("", tail).replace("\r", "\n").split("\n") if line.strip()]
+    return [_plain(line) for line in lines[-count:]]
+
+
+def _plain(line: str) -> str:
+    return masked("".join(c if c.isprintable() else " " for c in line[:_LONGEST_LINE]).rstrip())

@@ -33,6 +33,7 @@ from ridgeline.study.study_space import Reporter, build_space, checked_point, kn
 from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
 
 COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")
+_OF_0_2 = {"notify": ("mail", "mail_from", "smtp")}  # keys that were taken back since
 
 
 @dataclass(frozen=True)
@@ -80,16 +81,18 @@ def read_study_file(
     files: Path | None = None,
     home: Path | None = None,
     written: bool = True,
+    to_run: bool = True,
 ) -> StudyFile:
     """The study with its text; StudyError names all its problems.
 
     `written`: numbers of the space are kept as they were written. Campaigns before 0.3 ran 2.10 as 2.1.
 
     A study folder holds copies: `site_path` is read instead of the site that the study names, and relative paths start
-    in `files` instead of the study file's own folder, but those of what is never copied in `home`.
+    in `files` instead of the study file's own folder, but those of what is never copied in `home`. Unless it is read
+    `to_run`, keys that were taken back since 0.2 are passed over.
     """
     tree = parse_yaml(read_text(path), str(path))
-    form, problems, doubted = _form(tree, written)
+    form, problems, doubted = _form(tree, written, to_run)
 
     def report(where: Where, what: str) -> None:
         problems.append(tree.message(where, what))
@@ -123,13 +126,16 @@ def line_number(problem: str) -> tuple[int, str]:
     return (int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else 0, problem)
 
 
-def _form(tree: YamlTree, written: bool) -> tuple[StudyForm, list[str], set[str]]:
+def _form(tree: YamlTree, written: bool, to_run: bool) -> tuple[StudyForm, list[str], set[str]]:
     """The form as far as it is sound, its problems, and the keys that have some."""
     content = tree.plain(written=written)
     if not isinstance(content, dict):
         raise StudyError(
             [*tree.problems, f"{tree.name}:{tree.root.line}: not a mapping; a study starts with `version: 1`"]
         )
+    for key, taken_back in _OF_0_2.items() if not to_run else ():  # a folder still opens
+        if isinstance(given := content.get(key), dict):
+            content[key] = {name: value for name, value in given.items() if name not in taken_back}
     try:
         return StudyForm.model_validate(content), list(tree.problems), set()
     except ValidationError as error:

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import itertools
 import keyword
+import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from decimal import Decimal
+from typing import Any
 
 from ridgeline.errors import near, nearest_first
-from ridgeline.records.expression import FUNCTIONS, Expression, ExpressionError, Value
+from ridgeline.records.expression import (
+    FUNCTIONS,
+    Expression,
+    ExpressionError,
+    Value,
+    WrittenNumber,
+    is_number,
+    plain_number,
+)
 from ridgeline.records.space import Continuous, Discrete, Knob, Rule, Space
 from ridgeline.study.forms import shown
-from ridgeline.study.schema import StudyForm, knob
+from ridgeline.study.schema import RangeForm, StudyForm, ValuesForm
 from ridgeline.study.yaml_tree import Where, dotted
 
 Reporter = Callable[[Where, str], None]
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_KNOBS = 1000
 MOST_COMBINATIONS = 10_000
+_MOST_VALUES = 100_000
+_LARGEST_NUMBER = 1e15
 
 
 def build_space(form: StudyForm, report: Reporter) -> Space | None:
@@ -126,10 +139,114 @@ def _knob(name: str, value: object, form: StudyForm, report: Reporter) -> Knob |
             known = ", ".join(nearest_first(other, form.space))
             report((*where, "when"), f"{other} is not a knob; known: {known}")
     try:
-        return knob(name, value, when, as_text=form.workload.kind == "command")
+        return _made_knob(name, value, when, as_text=form.workload.kind == "command")
     except ValueError as error:
         report(where, str(error).removeprefix(f"knob {name} "))
         return None
+
+
+def _made_knob(name: str, form: Any, when: Expression | None, *, as_text: bool) -> Knob:
+    """The knob that a form of the study file describes. ValueError says what is wrong with it.
+
+    `as_text`: the program is given its values as text, so that one may be kept as it was written.
+    """
+    if isinstance(form, RangeForm):
+        return _range(name, form, when)
+    values = form.values if isinstance(form, ValuesForm) else form if isinstance(form, list) else [form]
+    return _listed(name, values, when, as_text)
+
+
+def _listed(name: str, values: Sequence[Value], when: Expression | None, as_text: bool) -> Knob:
+    if not values:
+        raise ValueError("no values; list at least one")
+    written = [value for value in values if isinstance(value, WrittenNumber)]
+    is_label = bool(written) and _are_labels([value for value in values if is_number(value)])
+    if is_label and not as_text:
+        number = plain_number(written[0])
+        raise ValueError(f'{written[0]} would be passed on as {number}; write "{written[0]}" in quotes, or {number}')
+    numbers = {str(value): value for value in values if is_number(value)} if written and as_text else {}
+    values = [str(v) if str(v) in numbers else plain_number(v) for v in values]
+    seen: set[tuple[bool, Value]] = set()
+    for value in values:
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is not a value a program can be given; write a finite number or quote it")
+        if (isinstance(value, bool), value) in seen:
+            raise ValueError(f"{value!r} is listed twice; list each value once")
+        seen.add((isinstance(value, bool), value))
+    ordered = all(is_number(value) or value in numbers for value in values)
+    in_order = list(values)
+    if ordered and not is_label:
+        in_order.sort(key=lambda value: numbers.get(value, value))  # type: ignore[arg-type, return-value]
+    return Discrete(
+        name, tuple(in_order), ordered, when=when, listed=tuple(values), numbers={} if is_label else numbers
+    )
+
+
+_DECIMAL = re.compile(r"\d+(?:\.\d+)?")
+_COMMIT = re.compile(r"(?=.{7,40}$)\d+e\d+")  # Git shortens to seven digits or more
+
+
+def _are_labels(values: Sequence[float]) -> bool:
+    """Whether these numbers are names, such as those of releases and commits.
+
+    Read as releases they come in another order than as numbers (2.9, 2.10), or two are the same number (2.1, 2.10).
+    """
+    if len(set(values)) < len(values) or any(_COMMIT.fullmatch(str(value)) for value in values):
+        return True
+    if not all(_DECIMAL.fullmatch(str(value)) for value in values):
+        return False
+    by_release = sorted(values, key=lambda value: tuple(map(int, str(value).split("."))))
+    return by_release != sorted(values)
+
+
+def _range(name: str, form: RangeForm, when: Expression | None) -> Knob:
+    low, high = form.from_, form.to
+    if max(abs(low), abs(high)) > _LARGEST_NUMBER:
+        raise ValueError(f"runs from {low} to {high}; numbers beyond {_LARGEST_NUMBER:g} are not accepted")
+    if low > high:
+        raise ValueError(f"runs from {low} to {high}, which is downwards; swap from and to")
+    if form.step is not None and form.times is not None:
+        raise ValueError("has both step and times; keep one")
+    if (form.log or form.times is not None) and low <= 0:
+        raise ValueError(f"starts at {low}; a logarithmic or geometric knob must start above 0")
+    if form.times is not None:
+        return Discrete(name, _geometric(low, high, form.times), ordered=True, log=True, when=when)
+    whole = isinstance(low, int) and isinstance(high, int)
+    if form.step is not None and not (whole and isinstance(form.step, int)):
+        return Discrete(name, _stepped(low, high, form.step), ordered=True, log=form.log, when=when)
+    if whole:
+        step = form.step if isinstance(form.step, int) else 1
+        if step < 1:
+            raise ValueError(f"step {form.step} leads nowhere; it must be above 0")
+        return Discrete(name, range(int(low), int(high) + 1, step), ordered=True, log=form.log, when=when)
+    if low == high:
+        return Discrete(name, (float(low),), ordered=True, when=when)
+    return Continuous(name, float(low), float(high), form.log, when)
+
+
+def _stepped(low: float, high: float, step: float) -> tuple[Value, ...]:
+    if not step > 0:
+        raise ValueError(f"step {step} leads nowhere; it must be above 0")
+    if (high - low) / step > _MOST_VALUES:
+        raise ValueError(f"step {step} makes more than {_MOST_VALUES} values; use a larger step or none")
+    # decimal, so that 0.70 + 10 steps of 0.01 is the 0.8 that the study's author writes in the baseline
+    start, width = Decimal(str(low)), Decimal(str(step))
+    count = int((Decimal(str(high)) - start) / width) + 1
+    return tuple(float(start + index * width) for index in range(count))
+
+
+def _geometric(low: float, high: float, times: float) -> tuple[Value, ...]:
+    if not times > 1:
+        raise ValueError(f"times {times} leads nowhere; it must be above 1")
+    if math.log(high / low) / math.log(times) > _MOST_VALUES:
+        raise ValueError(f"times {times} makes more than {_MOST_VALUES} values; use a larger factor")
+    whole = isinstance(low, int) and isinstance(times, int)
+    values: list[Value] = []
+    value, factor = Decimal(str(low)), Decimal(str(times))
+    while value <= Decimal(str(high)):
+        values.append(int(value) if whole else float(value))
+        value *= factor
+    return tuple(values)
 
 
 def _derived(name: str, text: str, form: StudyForm, report: Reporter) -> Expression | None:

@@ -9,10 +9,9 @@ because YAML readers disagree whether 010 is ten or eight, and 012e4 a number or
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -27,7 +26,6 @@ _LARGEST_FILE_BYTES = 4 * 2**20
 _DEEPEST_NESTING = 50
 _LARGEST_TREE = 200_000  # values, with aliases counted as often as they are used
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 # ten to YAML 1.2 and eight to YAML 1.1; with an exponent a number to YAML 1.2 and text to YAML 1.1
@@ -42,8 +40,16 @@ _WORDS: dict[str, bool | float | None] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
-_TAGS = ("str", "int", "float", "bool", "null", "map", "seq")
+_PLAIN, _QUOTED = "plain", "quoted"  # of a value without a tag
+_TAGS = (_PLAIN, _QUOTED, "str", "int", "float", "bool", "null", "map", "seq")
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufffe\uffff]")
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # in C where it is there
+    """Leaves it to us what a value without a tag means."""
+
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: tuple[bool, bool] | bool) -> str:
+        return _PLAIN if kind is not yaml.ScalarNode or (isinstance(implicit, tuple) and implicit[0]) else _QUOTED
 
 
 @dataclass
@@ -128,14 +134,15 @@ def parse_yaml(text: str, name: str) -> YamlTree:
         raise StudyError(f"{name}:{line}: control character {match[0]!r} in the file; remove it")
     builder = _Builder(name)
     try:
-        root = builder.document(yaml.parse(text, Loader=_LOADER))
+        _check_events(text, name)
+        root = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise StudyError(_syntax_problem(error, text, name)) from None
     except yaml.YAMLError as error:
         raise StudyError(f"{name}:1: not YAML ({str(error).splitlines()[0]}); correct or retype that place") from None
     if root is None:
         raise StudyError(f"{name}:1: the file is empty; start with `version: 1`")
-    return YamlTree(name, text, root, tuple(builder.problems))
+    return YamlTree(name, text, builder.node(root), tuple(builder.problems))
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> str:
@@ -152,140 +159,102 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str, name: str) -> str:
     return f"{name}:{line}: not YAML ({reason}{since}); check indentation, brackets, quotes and colons"
 
 
-@dataclass(frozen=True, slots=True)
-class _Key:
-    text: str
-    line: int
-    merge: bool  # an unquoted <<
+def _check_events(text: str, name: str) -> None:
+    """What composing would not survive, such as deep nesting, or would say in words of its own."""
+    documents, defined, around = 0, set[str](), list[str | None]()
+    for event in yaml.parse(text, Loader=_Loader):
+        where = f"{name}:{event.start_mark.line + 1 if event.start_mark else 1}"
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+            if documents > 1:
+                raise StudyError(f"{where}: a second document begins here; keep one per file")
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor in around:
+                raise StudyError(f"{where}: *{event.anchor} is used inside &{event.anchor} itself; spell it out")
+            if event.anchor not in defined:
+                raise StudyError(
+                    f"{where}: *{event.anchor} is not defined above; add &{event.anchor} where it is meant"
+                )
+        elif isinstance(event, yaml.CollectionStartEvent):
+            around.append(event.anchor)
+            if len(around) > _DEEPEST_NESTING:
+                raise StudyError(f"{where}: nested more than {_DEEPEST_NESTING} deep; flatten the file")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            around.pop()
+        if isinstance(event, yaml.NodeEvent) and event.anchor:
+            defined.add(event.anchor)
 
 
 class _Builder:
-    """Builds nodes from parser events without recursion, so that nesting is limited by us and not by the C stack."""
+    """Makes the tree of what PyYAML composed; a node that aliases share is made once."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.problems: list[str] = []
-        self.anchors: dict[str, _YamlNode] = {}
-        self.open: list[_YamlNode] = []
-        self.names: list[str | None] = []  # anchors of the open nodes
-        self.keys: list[_Key | None] = []  # the key that waits for its value, per open node
-        self.root: _YamlNode | None = None
+        self.made: dict[int, _YamlNode] = {}
 
-    def document(self, events: Iterator[yaml.Event]) -> _YamlNode | None:
-        documents = 0
-        for event in events:
-            line = event.start_mark.line + 1 if event.start_mark else 1
-            if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
-                    raise StudyError(f"{self.name}:{line}: a second document begins here; keep one per file")
-            elif isinstance(event, yaml.AliasEvent):
-                self.place(self.alias(str(event.anchor), line), line)
-            elif isinstance(event, yaml.ScalarEvent):
-                node = _YamlNode(line, self.scalar(event, line))
-                if event.anchor:
-                    self.anchors[event.anchor] = node
-                self.place(node, line, event.value, plain=bool(event.implicit[0]))
-            elif isinstance(event, yaml.CollectionStartEvent):
-                self.begin(event, line)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                self.end()
-        return self.root
+    def node(self, found: yaml.Node) -> _YamlNode:
+        if id(found) not in self.made:
+            self.made[id(found)] = self.new(found, found.start_mark.line + 1)
+        return self.made[id(found)]
 
-    def begin(self, event: yaml.CollectionStartEvent, line: int) -> None:
-        if len(self.open) >= _DEEPEST_NESTING:
-            raise StudyError(f"{self.name}:{line}: nested more than {_DEEPEST_NESTING} deep; flatten the file")
-        if self.open and self.open[-1].kind == "mapping" and self.keys[-1] is None:
-            raise StudyError(f"{self.name}:{line}: a list or mapping where a key is expected; use text as the key")
-        self.check_tag(event.tag, line)
-        kind = "mapping" if isinstance(event, yaml.MappingStartEvent) else "list"
-        self.open.append(_YamlNode(line, kind=kind))
-        self.names.append(event.anchor)
-        self.keys.append(None)
+    def new(self, found: yaml.Node, line: int) -> _YamlNode:
+        tag = found.tag.removeprefix("tag:yaml.org,2002:")
+        if tag not in _TAGS:
+            self.problems.append(f"{self.name}:{line}: tag {found.tag} is not accepted; write a plain value")
+        if isinstance(found, yaml.ScalarNode):
+            return _YamlNode(line, self.scalar(found.value, tag, line))
+        node = _YamlNode(line, kind="mapping" if isinstance(found, yaml.MappingNode) else "list")
+        if isinstance(found, yaml.SequenceNode):
+            for index, item in enumerate(found.value):
+                self.put(node, index, self.node(item), item.start_mark.line + 1)
+            return node
+        for key, value in found.value:
+            at = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                raise StudyError(f"{self.name}:{at}: a list or mapping where a key is expected; use text as the key")
+            child = self.node(value)
+            if key.value == "<<" and key.tag == _PLAIN:
+                self.merge(node, child, at)
+            elif key.value in node.children and key.value not in node.merged:
+                what = f"this key is also in line {node.key_lines[key.value]}; keep one of them"
+                self.problems.append(f"{self.name}:{at}: {key.value}: {what}")
+            else:
+                node.merged.discard(key.value)
+                self.put(node, key.value, child, at)
+        return node
 
-    def end(self) -> None:
-        node, anchor = self.open.pop(), self.names.pop()
-        self.keys.pop()
-        if anchor:
-            self.anchors[anchor] = node
-        self.place(node, node.line)
-
-    def alias(self, name: str, line: int) -> _YamlNode:
-        if name in self.names:
-            raise StudyError(f"{self.name}:{line}: *{name} is used inside &{name} itself; spell it out")
-        if name not in self.anchors:
-            raise StudyError(f"{self.name}:{line}: *{name} is not defined above; add &{name} where it is meant")
-        return self.anchors[name]
-
-    def place(self, node: _YamlNode, line: int, text: str = "", plain: bool = False) -> None:
-        """Put a finished node where it belongs; a scalar in key position becomes the key."""
-        if not self.open:
-            self.root = node
-            return
-        parent = self.open[-1]
-        if parent.kind == "list":
-            index = len(parent.children)
-            parent.children[index], parent.key_lines[index] = node, line
-        elif self.keys[-1] is None:
-            if node.kind != "scalar":
-                raise StudyError(
-                    f"{self.name}:{line}: an alias of a list or mapping cannot be a key; use text as the key"
-                )
-            key = text if text or node.value is None else str(node.value)
-            self.keys[-1] = _Key(key, line, merge=plain and text == "<<")
-            return
-        else:
-            self.set_key(parent, self.keys[-1], node)
-            self.keys[-1] = None
-        parent.size += node.size
-        parent.depth = max(parent.depth, node.depth + 1)
+    def put(self, parent: _YamlNode, step: _Step, child: _YamlNode, line: int) -> None:
+        parent.children[step], parent.key_lines[step] = child, line
+        parent.size += child.size
+        parent.depth = max(parent.depth, child.depth + 1)
         if parent.depth > _DEEPEST_NESTING:
             raise StudyError(f"{self.name}:{line}: nested more than {_DEEPEST_NESTING} deep; flatten the file")
         if parent.size > _LARGEST_TREE:
             raise StudyError(f"{self.name}:{line}: aliases unfold to more than {_LARGEST_TREE} values; spell it out")
 
-    def set_key(self, parent: _YamlNode, written: _Key, node: _YamlNode) -> None:
-        key, line = written.text, written.line
-        if written.merge:
-            self.merge(parent, node, line)
-        elif key in parent.children and key not in parent.merged:
-            first = parent.key_lines[key]
-            self.problems.append(f"{self.name}:{line}: {key}: this key is also in line {first}; keep one of them")
-        else:
-            parent.children[key], parent.key_lines[key] = node, line
-            parent.merged.discard(key)
-
     def merge(self, parent: _YamlNode, node: _YamlNode, line: int) -> None:
         """`<<`: keys of another mapping, which the mapping's own keys override wherever they stand."""
-        sources = list(node.children.values()) if node.kind == "list" else [node]
-        for source in sources:
+        for source in list(node.children.values()) if node.kind == "list" else [node]:
             if source.kind != "mapping":
                 self.problems.append(f"{self.name}:{line}: << needs a mapping such as *name; this is something else")
                 return
             for key, child in source.children.items():
                 if key not in parent.children:
-                    parent.children[key], parent.key_lines[key] = child, source.key_lines[key]
+                    self.put(parent, key, child, source.key_lines[key])
                     parent.merged.add(key)
 
-    def check_tag(self, tag: str | None, line: int) -> str:
-        short = (tag or "").removeprefix("tag:yaml.org,2002:")
-        if short and short != "!" and short not in _TAGS:
-            self.problems.append(f"{self.name}:{line}: tag {tag} is not accepted; write a plain value")
-        return short
-
-    def scalar(self, event: yaml.ScalarEvent, line: int) -> object:
-        tag = self.check_tag(event.tag, line)
-        if tag in ("str", "!") or (not event.implicit[0] and not tag):
-            return event.value
-        if _LEADING_ZERO.fullmatch(event.value):
-            digits = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", event.value.replace("_", ""))
-            problem = f'{event.value} has a leading zero; write {digits} or "{event.value}" in quotes'
-            self.problems.append(f"{self.name}:{line}: {problem}")
-        value = resolve(event.value)
+    def scalar(self, text: str, tag: str, line: int) -> object:
+        if tag in ("str", _QUOTED):
+            return text
+        if _LEADING_ZERO.fullmatch(text):
+            digits = re.sub(r"^([-+]?)0+(?=[0-9])", r"\1", text.replace("_", ""))
+            self.problems.append(f'{self.name}:{line}: {text} has a leading zero; write {digits} or "{text}" in quotes')
+        value = resolve(text)
         if tag == "float" and isinstance(value, int):
             return float(value)
-        word = event.value in _WORDS or "_" in event.value
-        return as_written(value, event.value) if is_number(value) and not word and not tag else value
+        word = text in _WORDS or "_" in text
+        return as_written(value, text) if is_number(value) and not word and tag == _PLAIN else value
 
 
 def resolve(text: str) -> bool | int | float | str | None:
@@ -302,102 +271,3 @@ def resolve(text: str) -> bool | int | float | str | None:
     if _FLOAT.fullmatch(text) or _GROUPED.fullmatch(text):
         return float(digits)
     return text
-
-
-# One value of a YAML text changed where it stands: comments, order and spelling of all the rest stay as they are.
-
-
-class YamlEditError(ValueError):
-    """The value is not written where it is meant, as behind an alias."""
-
-
-def with_value(text: str, where: Sequence[str | int], value: object) -> str:
-    """`where` are keys and places in lists from the top. None takes the key away; missing mappings are made.
-
-    Raises YamlEditError where the text has no such place of its own. What the new text means, the caller checks.
-    """
-    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
-    for depth, key in enumerate(where):
-        name = ".".join(map(str, where[:depth])) or "the file"
-        if isinstance(node, yaml.SequenceNode) and isinstance(key, int):
-            node = _item(node, key, name)
-            continue
-        if not isinstance(node, yaml.MappingNode) or isinstance(key, int):
-            raise YamlEditError(f"{name} is not a mapping")
-        pair = next((pair for pair in node.value if pair[0].value == key), None)
-        if pair is None:
-            return text if value is None else _added(text, node, key, _nested(where[depth + 1 :], value))
-        if pair[1].start_mark.index < pair[0].end_mark.index:
-            raise YamlEditError(f"{key} is an alias")
-        if depth == len(where) - 1:
-            return _without(text, node, pair) if value is None else _replaced(text, pair, value)
-        node = pair[1]
-    raise YamlEditError("no key is named")
-
-
-def _item(node: yaml.SequenceNode, number: int, name: str) -> yaml.Node:
-    if number >= len(node.value) or not node.start_mark.index <= node.value[number].start_mark.index:
-        raise YamlEditError(f"{name} has no entry {number + 1} of its own")
-    found: yaml.Node = node.value[number]
-    return found
-
-
-def _nested(keys: Sequence[str | int], value: object) -> object:
-    for key in reversed(keys):
-        value = {key: value}
-    return value
-
-
-def _replaced(text: str, pair: tuple[yaml.Node, yaml.Node], value: object) -> str:
-    key, old = pair
-    start, end = old.start_mark.index, _end(old)
-    if isinstance(old, yaml.CollectionNode) and not old.flow_style:
-        start = key.end_mark.index + 1  # after its colon
-    if start == end:  # `key:` with nothing behind it
-        start = end = key.end_mark.index + 1
-    spaced = "" if start > 0 and text[start - 1] == " " else " "
-    return text[:start] + spaced + _flow(value) + text[end:]
-
-
-def _without(text: str, parent: yaml.MappingNode, pair: tuple[yaml.Node, yaml.Node]) -> str:
-    start, end = pair[0].start_mark.index, max(_end(pair[1]), pair[0].end_mark.index + 1)
-    if parent.flow_style:
-        number = parent.value.index(pair)
-        if number + 1 < len(parent.value):
-            end = parent.value[number + 1][0].start_mark.index
-        elif number:
-            start = _end(parent.value[number - 1][1])
-        return text[:start] + text[end:]
-    line_end = text.find("\n", end)
-    return text[: text.rfind("\n", 0, start) + 1] + (text[line_end + 1 :] if line_end >= 0 else "")
-
-
-def _added(text: str, parent: yaml.MappingNode, key: str, value: object) -> str:
-    if parent.flow_style:
-        at = _end(parent.value[-1][1]) if parent.value else parent.start_mark.index + 1
-        return f"{text[:at]}{', ' if parent.value else ''}{key}: {_flow(value)}{text[at:]}"
-    newline = "\r\n" if "\r\n" in text else "\n"
-    indent = " " * parent.value[0][0].start_mark.column
-    lines = "".join(f"{indent}{line}{newline}" for line in _block(key, value))
-    at = text.find("\n", max(_end(parent.value[-1][1]), parent.value[-1][0].end_mark.index)) + 1
-    return text[:at] + lines + text[at:] if at else text + newline + lines
-
-
-def _end(node: yaml.Node) -> int:
-    """Where its last character is; a block collection itself ends only where the next thing begins."""
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
-        last = node.value[-1]
-        return _end(last[1] if isinstance(node, yaml.MappingNode) else last)
-    return int(node.end_mark.index)
-
-
-def _block(key: str, value: object) -> list[str]:
-    if isinstance(value, Mapping) and value:
-        return [f"{key}:", *(f"  {line}" for name, own in value.items() for line in _block(str(name), own))]
-    return [f"{key}: {_flow(value)}"]
-
-
-def _flow(value: object) -> str:
-    """On one line, and safe between commas."""
-    plain: Any = dict(value) if isinstance(value, Mapping) else value
-    return yaml.safe_dump([plain], default_flow_style=True, sort_keys=False, width=10**6).strip()[1:-1]

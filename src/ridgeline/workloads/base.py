@@ -16,12 +16,12 @@ from typing import Protocol
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, Problem, Where, near
-from ridgeline.records.costs import COSTS, unpriced
 from ridgeline.records.expression import Value
-from ridgeline.records.measurement import Reading
+from ridgeline.records.measurement import COSTS, Reading
 from ridgeline.records.observation import Expectation
 from ridgeline.records.outcome import Signature
 from ridgeline.records.run import Job, Run
+from ridgeline.records.site import unpriced
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Goal, Study
 from ridgeline.records.template import field_names, unknown_fields

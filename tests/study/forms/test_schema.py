@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 from ridgeline import catalog
 from ridgeline.cli.main import run
 from ridgeline.errors import StudyError
-from ridgeline.study.editor_schema import site_schema, study_schema
 from ridgeline.study.forms import fields
+from ridgeline.study.schema import site_schema, study_schema
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 ROOT = Path(__file__).parents[3]

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from ridgeline import catalog
 from ridgeline.campaign.advice import baseline_failure, open_question
@@ -34,7 +34,7 @@ from ridgeline.records.space import Discrete, Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.stats.nodes import MOST_URGENT, BaselinePlacement, most_baseline_runs
-from ridgeline.study.codec import QuestionLine, SetAside, VerdictLine
+from ridgeline.study.codec import KeptVerdict, QuestionLine, SetAside, VerdictLine
 from ridgeline.study.history import History
 
 _MOST_CANCELS = 5  # of one trial by others, under one controller, before somebody has to ask who does that
@@ -372,31 +372,6 @@ class CampaignQuestion(Protocol):
     def answer(self, study: Study, history: History) -> Answer: ...
 
     def exhibits(self, study: Study, history: History) -> Exhibits: ...
-
-
-@dataclass(frozen=True, slots=True)
-class KeptVerdict:
-    """A verdict of which the journal keeps every field under its own name."""
-
-    conclusion: str
-    headline: str
-
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name not in ("conclusion", "headline")}
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> Self:
-        known = {each.name: line.details[each.name] for each in fields(cls) if each.name in line.details}
-        return cls(line.conclusion, line.headline, **cls._typed(known))
-
-    @classmethod
-    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
-        """The fields with the types that JSON took from them."""
-        return {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
 
 
 class KeepsVerdict(Generic[V]):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import Agenda, KeptVerdict, NextTrial, RepeatedSettings, legal_points
+from ridgeline.campaign.kinds.base import Agenda, NextTrial, RepeatedSettings, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -34,6 +34,7 @@ from ridgeline.stats.change_points import (
     next_step,
 )
 from ridgeline.stats.wording import count, metric_text, percent, percent_range
+from ridgeline.study.codec import KeptVerdict
 from ridgeline.study.history import History
 from ridgeline.study.state_files import state_text
 
@@ -67,12 +68,6 @@ class BisectVerdict(KeptVerdict):
     none: float | None = None  # the probability that nothing changed
     skipped: Mapping[str, str] = field(default_factory=dict)
     runs: int = 0
-
-    @classmethod
-    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
-        rows = (_FoundChange(**{**row, "skipped": tuple(row["skipped"])}) for row in known.get("changes", ()))
-        likely = tuple((before, after, chance) for before, after, chance in known.get("likely", ()))
-        return {**known, "changes": tuple(rows), "likely": likely}
 
 
 @dataclass(frozen=True, slots=True)

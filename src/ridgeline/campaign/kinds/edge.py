@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import Agenda, KeepsVerdict, KeptVerdict, NextTrial, legal_points
+from ridgeline.campaign.kinds.base import Agenda, KeepsVerdict, NextTrial, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -35,6 +35,7 @@ from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.failure_rate import passes_needed, shown_failure_rate
 from ridgeline.stats.wording import count, metric_text
+from ridgeline.study.codec import KeptVerdict
 from ridgeline.study.history import History
 
 _STEPS_OF_A_RANGE = 100  # a continuous knob is looked at in hundredths of its range
@@ -275,13 +276,6 @@ class EdgeVerdict(KeptVerdict):
     @property
     def recommended(self) -> Point | None:
         return self.point
-
-    @classmethod
-    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
-        known["tried"] = tuple(Rung(**{**row, "why": tuple(row["why"])}) for row in known["tried"])
-        known["refused"] = tuple(_RefusedValue(**row) for row in known.get("refused", ()))
-        known["notes"] = tuple(known.get("notes", ()))
-        return known
 
 
 def _ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:

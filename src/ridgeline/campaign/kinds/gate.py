@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from ridgeline import __version__
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import Agenda, KeptVerdict, NextTrial, RepeatedSettings
+from ridgeline.campaign.kinds.base import Agenda, NextTrial, RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.machine import MachineState, clock_settings, clocks_changed, machine_state, receipt
 from ridgeline.campaign.verdict import answer_of, goal_text
@@ -49,6 +49,7 @@ from ridgeline.stats.gate import (
     reference_wanted,
 )
 from ridgeline.stats.wording import count, percent, percent_range
+from ridgeline.study.codec import KeptVerdict
 from ridgeline.study.history import History
 
 _FORMAT = 1  # of reference files

@@ -6,11 +6,11 @@ import random
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import Agenda, KeptVerdict, NextTrial, RepeatedSettings, legal_points
+from ridgeline.campaign.kinds.base import Agenda, NextTrial, RepeatedSettings, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.verdict import answer_of
@@ -24,6 +24,7 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.stats.compare import order_of_block
 from ridgeline.stats.scaling import WORTH, ScalingLaw, ScalingStep, scaling
 from ridgeline.stats.wording import metric_text
+from ridgeline.study.codec import KeptVerdict
 from ridgeline.study.history import History
 
 
@@ -56,18 +57,7 @@ class ScalingVerdict(KeptVerdict):
         return all(step.marginal_low is not None and step.marginal_low >= WORTH for step in self.steps[1:])
 
     def details(self) -> dict[str, Any]:
-        if not self.steps:
-            return {"failed": dict(self.failed)}
-        return KeptVerdict.details(self) | {
-            "law": None if self.law is None else asdict(self.law) | {"name": self.law.name}
-        }
-
-    @classmethod
-    def _typed(cls, known: dict[str, Any]) -> dict[str, Any]:
-        known["steps"] = tuple(_ScaledSize(**row) for row in known.get("steps", ()))
-        if law := known.get("law"):
-            known["law"] = ScalingLaw(**{each.name: law[each.name] for each in fields(ScalingLaw)})
-        return known
+        return KeptVerdict.details(self) if self.steps else {"failed": dict(self.failed)}
 
 
 def _scaling_table(verdict: ScalingVerdict) -> TextTable:

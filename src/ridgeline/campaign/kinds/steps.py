@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any, ClassVar
@@ -31,7 +31,6 @@ from ridgeline.records.trial import Trial
 from ridgeline.stats.compare import PROTOCOL, all_positive, confirm, levelled
 from ridgeline.stats.verdict import Block, Comparison, Confirmation, Verdict
 from ridgeline.stats.wording import count, percent, percent_range
-from ridgeline.study.codec import VerdictLine
 from ridgeline.study.history import History
 
 _Judge = Callable[[Sequence[Block], float], Confirmation]  # of blocks, at a level
@@ -67,19 +66,6 @@ class StepsVerdict(ConfirmationVerdict):
 
     steps: tuple[StepGain, ...] = ()
     simpler: str = ""
-
-    def details(self) -> dict[str, Any]:
-        found = ConfirmationVerdict.details(self)
-        if self.steps:
-            found["steps"] = [asdict(step) for step in self.steps]
-        return found | ({"simpler": self.simpler} if self.simpler else {})
-
-    @classmethod
-    def from_line(cls, line: VerdictLine) -> StepsVerdict:
-        plain = ConfirmationVerdict.from_line(line)
-        same = {name: getattr(plain, name) for name in ConfirmationVerdict.__dataclass_fields__}
-        steps = tuple(StepGain(**row) for row in line.details.get("steps", ()))
-        return cls(**same, steps=steps, simpler=line.details.get("simpler", ""))
 
 
 def _judged_steps(

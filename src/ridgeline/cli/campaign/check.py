@@ -72,7 +72,7 @@ def _document(path: Path, checked: StudyCheck) -> dict[str, Any]:
 
 
 def _lines(path: Path, checked: StudyCheck) -> list[str]:
-    from ridgeline.records.duration import show_duration
+    from ridgeline.records.expression import show_duration
 
     study, size = checked.study, checked.space
     lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}"]

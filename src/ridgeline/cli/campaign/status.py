@@ -209,7 +209,7 @@ def _runs(now: CampaignStatus, width: int, room: int) -> list[str]:
 def _log(now: CampaignStatus, width: int, room: int) -> list[str]:
     """The end of the log of the first run under way: of several the oldest."""
     from ridgeline.cli.text.picture import cut
-    from ridgeline.study.logs import last_lines, newest_log
+    from ridgeline.study.state_files import last_lines, newest_log
 
     running = next(iter(now.history.open_runs.values()), None)
     if running is None or room < 2 or now.is_over:

@@ -25,7 +25,7 @@ from ridgeline.study.history import History
 from ridgeline.study.instructions import INSTRUCTIONS, Instruction, waiting_instructions
 from ridgeline.study.journal import JournalTail
 from ridgeline.study.lock import Presence, find_controller
-from ridgeline.study.logs import newest_log
+from ridgeline.study.state_files import newest_log
 
 # what reading a damaged, edited or half-deleted folder can raise: shown on the page
 _TROUBLE = (RidgelineError, OSError, ValueError, LookupError, ArithmeticError)

@@ -30,7 +30,7 @@ from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapsho
 from ridgeline.stats.wording import ratio_range, ratio_text
 from ridgeline.study.instructions import Instruction
 from ridgeline.study.lock import Presence
-from ridgeline.study.logs import last_lines, newest_log
+from ridgeline.study.state_files import last_lines, newest_log
 
 _RUNS_SHOWN, _MOST_ANSWERS, _LOG_LINES, _RUNNING_SHOWN = 15, 6, 40, 8
 

@@ -19,7 +19,7 @@ from ridgeline.report.figures.shapes import (
     ParallelFigure,
     PlotFigure,
     PlotSeries,
-)  # fmt: skip
+)
 from ridgeline.stats.wording import count, metric_text
 
 _PARALLEL_LEGEND = (

@@ -22,7 +22,7 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
     StripMark,
-)  # fmt: skip
+)
 from ridgeline.report.figures.values import goal_axis, is_ok, knob_scale, needs_log
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History

@@ -30,7 +30,7 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
     StripMark,
-)  # fmt: skip
+)
 from ridgeline.report.figures.values import KnobScale, goal_axis, is_ok, judged_runs, knob_scale, varied_knobs
 from ridgeline.stats.contribution import contributions
 from ridgeline.stats.wording import metric_text, percent

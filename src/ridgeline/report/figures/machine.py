@@ -19,7 +19,7 @@ from ridgeline.report.figures.shapes import (
     PlotFigure,
     PlotPoint,
     PlotSeries,
-)  # fmt: skip
+)
 from ridgeline.report.figures.values import is_ok
 from ridgeline.stats.nodes import NodeEffect, node_effects, node_runs
 from ridgeline.stats.stated_range import LEVEL

@@ -24,7 +24,7 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
     PlotSpan,
     StripMark,
-)  # fmt: skip
+)
 from ridgeline.report.figures.values import counted_axis, goal_axis, is_ok, kind_shown
 from ridgeline.stats.drift import baseline_course
 from ridgeline.stats.nodes import node_effects, node_runs

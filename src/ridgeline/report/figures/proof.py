@@ -25,7 +25,7 @@ from ridgeline.report.figures.shapes import (
     PlotPoint,
     PlotSeries,
     PlotSpan,
-)  # fmt: skip
+)
 from ridgeline.report.figures.values import goal_axis, kind_shown
 from ridgeline.stats.wording import count, metric_text, ratio_range, ratio_text
 from ridgeline.study.history import History

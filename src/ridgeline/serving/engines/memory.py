@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ridgeline.errors import InputError
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, each, in_json
 from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.serving.engines.layout_rules import uses_deepep
@@ -124,22 +125,26 @@ REQUEST_TOKENS = 1024
 _USUAL_FRACTION = 0.88
 
 
+def _gib(size_bytes: float) -> float:
+    return round(size_bytes / GIB, 3)
+
+
 @dataclass(frozen=True, slots=True)
-class MemoryPlan:
+class MemoryPlan(JsonForm):
     """One GPU of the fullest pipeline stage. All sizes are bytes."""
 
-    free_bytes: float  # before the weights
-    weight_bytes: float
+    free_bytes: float = field(metadata=in_json("free_gib", _gib))  # before the weights
+    weight_bytes: float = field(metadata=in_json("weights_gib_per_rank", _gib))
     mem_fraction: float
-    engine_fraction: float  # what SGLang itself would have taken
+    engine_fraction: float = field(metadata=in_json("engine_mem_fraction"))  # what SGLang itself would have taken
     kv_bytes_per_token: float
     kv_tokens_per_rank: int
-    needs: Mapping[str, float]  # what the reserve must hold, by name
-    running_limit: int  # requests per attention-DP group
-    groups: int  # attention-DP groups of the engine, each with a KV pool of its own
-    backend: str
+    needs: Mapping[str, float] = field(metadata=in_json("needs_gib", each(_gib)))  # what the reserve must hold, by name
+    running_limit: int = field(metadata=NOT_IN_JSON)  # requests per attention-DP group
+    groups: int = field(metadata=NOT_IN_JSON)  # attention-DP groups of the engine, each with a KV pool of its own
+    backend: str = field(metadata=in_json("attention_backend"))
     verdict: str
-    margin_bytes: float  # what is left over; below zero, what is missing
+    margin_bytes: float = field(metadata=in_json("margin_gib", _gib))  # what is left over; below zero, what is missing
     reason: str
 
     @property
@@ -147,41 +152,31 @@ class MemoryPlan:
         return self.verdict == FITS
 
     @property
+    @also_in_json("kv_gib_per_rank", _gib)
     def kv_bytes(self) -> float:
         return self.kv_tokens_per_rank * self.kv_bytes_per_token
 
     @property
+    @also_in_json("reserve_gib", _gib)
     def reserve_bytes(self) -> float:
         return (1.0 - self.mem_fraction) * self.free_bytes
 
     @property
+    @also_in_json()
     def kv_tokens(self) -> int:
         """Of the whole engine."""
         return self.kv_tokens_per_rank * self.groups
 
+    @property
+    @also_in_json()
+    def max_running_requests(self) -> int:
+        """Of the whole engine."""
+        return self.running_limit * self.groups
+
+    @also_in_json()
     def largest_batch(self, request_tokens: float = REQUEST_TOKENS) -> int:
         """Requests of this length the whole engine can hold at once."""
         return self.groups * min(self.running_limit, int(self.kv_tokens_per_rank / request_tokens))
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "verdict": self.verdict,
-            "margin_gib": round(self.margin_bytes / GIB, 3),
-            "reason": self.reason,
-            "kv_tokens_per_rank": self.kv_tokens_per_rank,
-            "kv_gib_per_rank": round(self.kv_bytes / GIB, 3),
-            "kv_tokens": self.kv_tokens,
-            "kv_bytes_per_token": self.kv_bytes_per_token,
-            "weights_gib_per_rank": round(self.weight_bytes / GIB, 3),
-            "free_gib": round(self.free_bytes / GIB, 3),
-            "reserve_gib": round(self.reserve_bytes / GIB, 3),
-            "needs_gib": {name: round(size / GIB, 3) for name, size in self.needs.items()},
-            "mem_fraction": self.mem_fraction,
-            "engine_mem_fraction": self.engine_fraction,
-            "max_running_requests": self.running_limit * self.groups,
-            "largest_batch": self.largest_batch(),
-            "attention_backend": self.backend,
-        }
 
 
 def plan_memory(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from ridgeline.records.answer import Answer
-from ridgeline.records.costs import costs
 from ridgeline.records.measurement import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, unit_of
 from ridgeline.records.run import Run
+from ridgeline.records.site import costs
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.report.figures.shapes import (
@@ -25,7 +25,7 @@ from ridgeline.report.figures.shapes import (
     PlotLimit,
     PlotPoint,
     PlotSeries,
-)  # fmt: skip
+)
 from ridgeline.report.figures.values import measured_unit, needs_log, settings_shown
 from ridgeline.serving.figures.engine_log import (
     logged_runs,

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from ridgeline.errors import InputError
 from ridgeline.records.exhibit import Shown, TextTable
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, digits, in_json
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.load.bench import summary_of
 from ridgeline.serving.load.fidelity import add_gaps, gaps_by_microsecond
@@ -253,7 +254,7 @@ class Unjudged:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Edge(Shown):
+class Edge(JsonForm, Shown):
     """The highest load that held the SLO, for how long it did, and the lowest above it that did not.
 
     `fails` is None when no load tried was too much. `asked_s` is for how long the answer was to be held. `unjudged` is
@@ -263,9 +264,9 @@ class Edge(Shown):
     axis: str
     holds: float
     fails: float | None
-    held_for_s: float
-    asked_s: float
-    took_s: float
+    held_for_s: float = field(metadata=in_json(to=digits(3)))
+    asked_s: float = field(metadata=NOT_IN_JSON)
+    took_s: float = field(metadata=in_json(to=digits(3)))
     goodput_s: float
     knee: float | None
     probes: tuple[Probe, ...]
@@ -275,15 +276,23 @@ class Edge(Shown):
     note: str = ""
 
     @property
+    @also_in_json()
     def unit(self) -> str:
         return UNITS[self.axis]
 
     @property
+    @also_in_json()
     def held(self) -> bool:
         """Whether it was held for as long as was asked."""
         return self.held_for_s >= 0.99 * self.asked_s
 
     @property
+    @also_in_json()
+    def interval(self) -> tuple[float, float | None]:
+        return self.holds, self.fails
+
+    @property
+    @also_in_json()
     def void_probes(self) -> int:
         return sum(p.verdict is ProbeVerdict.VOID for p in self.probes)
 
@@ -299,29 +308,6 @@ class Edge(Shown):
         return TextTable(
             "the highest load that keeps the limits", ("", ""), rows, notes=(self.note,) if self.note else ()
         )
-
-    def as_json(self) -> dict[str, object]:
-        unjudged = self.unjudged
-        return {
-            "axis": self.axis,
-            "unit": self.unit,
-            "holds": self.holds,
-            "fails": self.fails,
-            "interval": [self.holds, self.fails],
-            "held": self.held,
-            "held_for_s": round(self.held_for_s, 3),
-            "took_s": round(self.took_s, 3),
-            "goodput_s": self.goodput_s,
-            "knee": self.knee,
-            "unjudged": None
-            if unjudged is None
-            else {"load": unjudged.load, "runs": unjudged.runs, "why": unjudged.why},
-            "void_probes": self.void_probes,
-            "out_of_time": self.out_of_time,
-            "interrupted": self.interrupted,
-            "note": self.note,
-            "probes": [p.as_json() for p in self.probes],
-        }
 
 
 def take_off(points: Sequence[tuple[float, float | None]]) -> float | None:

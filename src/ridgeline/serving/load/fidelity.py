@@ -9,8 +9,9 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, in_json
 from ridgeline.serving.load.wire.client_stats import quantile_s
 from ridgeline.serving.load.wire.exchange import Gaps
 from ridgeline.serving.load.workers.assignment import LoadResult
@@ -24,37 +25,25 @@ _MORE = "use --workers, another host for the load, or less load"
 
 
 @dataclass(frozen=True, slots=True)
-class Fidelity:
+class Fidelity(JsonForm):
     """The instrument's account of itself. `why` is empty for a run that counts."""
 
-    why: tuple[str, ...]
-    lag_ms: Spread | None
+    JSON_DIGITS = 4
+    why: tuple[str, ...] = field(metadata=NOT_IN_JSON)
+    lag_ms: Spread | None = field(metadata=in_json("send_lag_ms"))
     read_delay_p50_ms: float
     read_delay_p99_ms: float
     timestamp_error_ms: float
     kernel_stamped_share: float
     coalesced_share: float
     cpu_share: float
-    cpu_ms_per_request: float
-    coalesced_requests: int = 0
-    time_slices: str = ""
+    cpu_ms_per_request: float = field(metadata=NOT_IN_JSON)
+    coalesced_requests: int = field(default=0, metadata=in_json("blurred_requests"))
+    time_slices: str = field(default="", metadata=in_json("turns"))
 
     @property
     def void(self) -> bool:
         return bool(self.why)
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "send_lag_ms": self.lag_ms.as_json() if self.lag_ms else None,
-            "read_delay_p50_ms": round(self.read_delay_p50_ms, 4),
-            "read_delay_p99_ms": round(self.read_delay_p99_ms, 4),
-            "timestamp_error_ms": round(self.timestamp_error_ms, 4),
-            "kernel_stamped_share": round(self.kernel_stamped_share, 4),
-            "coalesced_share": round(self.coalesced_share, 4),
-            "blurred_requests": self.coalesced_requests,
-            "cpu_share": round(self.cpu_share, 4),
-            "turns": self.time_slices,
-        }
 
 
 def judge(

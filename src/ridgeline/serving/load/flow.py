@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
+from ridgeline.records.json_form import JsonForm, in_json
 from ridgeline.serving.traffic.requests import RequestRecord
 
 # Until a third of the window has gone the server fills up; requests due in the last sixth may end on an emptying one.
@@ -51,28 +52,18 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(JsonForm):
     """Requests a second that were offered, that were completed meanwhile, and all of them over the whole run.
 
     `saturated` is None where the window is too short for its own latency to tell.
     """
 
     window_s: float
-    offered_s: float
-    completed_s: float
-    drained_s: float
+    offered_s: float = field(metadata=in_json("offered_requests_s"))
+    completed_s: float = field(metadata=in_json("completed_requests_s"))
+    drained_s: float = field(metadata=in_json("drained_requests_s"))
     drain_s: float
     saturated: bool | None
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "window_s": self.window_s,
-            "offered_requests_s": self.offered_s,
-            "completed_requests_s": self.completed_s,
-            "drained_requests_s": self.drained_s,
-            "drain_s": self.drain_s,
-            "saturated": self.saturated,
-        }
 
 
 def flow_of(records: Sequence[RequestRecord], window_s: float, closed: bool = False) -> Flow:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from ridgeline.errors import InputError, NothingFound
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm
 from ridgeline.serving.load.bench import BenchPlan
 from ridgeline.serving.load.edge import UNITS, Edge, GoodputTerms, Probe, ProbeVerdict, Unjudged, judge_probe, take_off
 from ridgeline.serving.load.stream import LoadStream, StreamView
@@ -58,16 +59,13 @@ class _OutOfTimeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstEstimate:
+class FirstEstimate(JsonForm):
     """So many requests at once, before the search for a rate begins, and the rate that they came to (Little's law)."""
 
     concurrency: int
     requests_s: float
     e2e_s: float
-    share: float  # the worst latency as a share of its limit
-
-    def as_json(self) -> dict[str, object]:
-        return {"concurrency": self.concurrency, "requests_s": self.requests_s, "e2e_s": self.e2e_s}
+    share: float = field(metadata=NOT_IN_JSON)  # the worst latency as a share of its limit
 
 
 def find_goodput(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, StoreError
+from ridgeline.records.json_form import JsonForm, in_json
 from ridgeline.serving.model.config import PRESETS, model_from_config, preset_names
 from ridgeline.serving.model.fields import in_usual_names, nested_half
 from ridgeline.serving.model.vocabulary import WORDS
@@ -44,23 +45,14 @@ _BY_TYPE: Mapping[str, Mapping[str, object]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class MadeModel:
+class MadeModel(JsonForm):
     """What was written, for a person to read."""
 
     folder: Path
     params: int
-    weight_bytes: float
+    weight_bytes: float = field(metadata=in_json(to=round))
     vocab: int
     context_tokens: int
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "folder": str(self.folder),
-            "params": self.params,
-            "weight_bytes": round(self.weight_bytes),
-            "vocab": self.vocab,
-            "context_tokens": self.context_tokens,
-        }
 
 
 def write_model_folder(

@@ -13,12 +13,14 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from operator import not_
 from pathlib import Path
 from typing import Any, Literal
 
 from ridgeline.errors import InputError, ReadError
 from ridgeline.files import text_of
+from ridgeline.records.json_form import JsonForm, also_in_json, in_json
 from ridgeline.serving import ports
 from ridgeline.serving.node.nvml import mebibytes, query
 from ridgeline.stats.nodes import NodeEffect, NodeRun, node_effects
@@ -40,20 +42,19 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeReport:
+class NodeReport(JsonForm):
     """What `ridgeline site preflight --json` prints, and what --compare reads again."""
 
     host: str
     checks: tuple[Check, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
     exports: tuple[str, ...] = ()  # lines for the job script
+    preflight: int = field(default=1, init=False)  # the form of the document
 
     @property
+    @also_in_json("ok", not_)
     def failed(self) -> list[str]:
         return [check.name for check in self.checks if check.status == "fail"]
-
-    def as_json(self) -> dict[str, Any]:
-        return {"preflight": 1, "ok": not self.failed, **asdict(self)}
 
 
 def node_from(document: Any) -> NodeReport:
@@ -513,32 +514,19 @@ class _Difference:
 
     node: str
     rate: str
-    effect: NodeEffect
+    effect: NodeEffect = field(metadata=in_json(flat=True, only=("speed", "low", "high")))
 
     def __str__(self) -> str:
         return f"{self.rate}: {self.effect}"
 
 
 @dataclass(frozen=True, slots=True)
-class NodeComparison:
-    hosts: tuple[str, ...]
+class NodeComparison(JsonForm):
+    hosts: tuple[str, ...] = field(metadata=in_json("nodes"))
     rates: tuple[str, ...]
     slow: tuple[_Difference, ...]
     mixed: tuple[str, ...]  # versions that are not the same everywhere
     failed: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        slow = [
-            {"node": d.node, "rate": d.rate, "speed": d.effect.speed, "low": d.effect.low, "high": d.effect.high}
-            for d in self.slow
-        ]
-        return {
-            "nodes": list(self.hosts),
-            "rates": list(self.rates),
-            "slow": slow,
-            "mixed": list(self.mixed),
-            "failed": list(self.failed),
-        }
 
 
 def read_nodes(paths: Sequence[Path]) -> list[NodeReport]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ridgeline.records.expression import Value
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.flags import engine_flags
 from ridgeline.serving.engines.layout import Layout
@@ -29,20 +30,18 @@ DEEPEP_LIMIT = "SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Command(JsonForm):
     """One line to run on one node."""
 
     what: str  # engine 0, prefill 1, router
     node: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
+    argv: tuple[str, ...] = field(metadata=NOT_IN_JSON)
+    env: Mapping[str, str] = field(default_factory=dict, metadata=NOT_IN_JSON)
 
+    @also_in_json("command")
     def __str__(self) -> str:
         env = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         return " ".join([*env, *map(shlex.quote, self.argv)])
-
-    def as_json(self) -> dict[str, object]:
-        return {"what": self.what, "node": self.node, "command": str(self)}
 
 
 def groups_of(scheme: Scheme) -> list[tuple[Unit, int]]:

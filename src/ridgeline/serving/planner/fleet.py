@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ridgeline.errors import InputError
+from ridgeline.records.json_form import JsonForm, also_in_json, digits, in_json
 
 _DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(JsonForm):
     """Nodes as fractions: an average over the day. Buy `prefill_whole + decode_whole`, more for peaks."""
 
-    prefill_nodes: float
-    decode_nodes: float
+    prefill_nodes: float = field(metadata=in_json(to=digits(2)))
+    decode_nodes: float = field(metadata=in_json(to=digits(2)))
 
     @property
+    @also_in_json(to=digits(2))
     def total_nodes(self) -> float:
         return self.prefill_nodes + self.decode_nodes
 
     @property
+    @also_in_json("prefill_nodes_whole")
     def prefill_whole(self) -> int:
         return math.ceil(self.prefill_nodes - 1e-9)
 
     @property
+    @also_in_json("decode_nodes_whole")
     def decode_whole(self) -> int:
         return math.ceil(self.decode_nodes - 1e-9)
 
     @property
+    @also_in_json(to=digits(3))
     def decode_per_prefill(self) -> float | None:
         return self.decode_nodes / self.prefill_nodes if self.prefill_nodes else None
-
-    def as_json(self) -> dict[str, object]:
-        ratio = self.decode_per_prefill
-        return {
-            "prefill_nodes": round(self.prefill_nodes, 2),
-            "decode_nodes": round(self.decode_nodes, 2),
-            "total_nodes": round(self.total_nodes, 2),
-            "decode_per_prefill": None if ratio is None else round(ratio, 3),
-            "prefill_nodes_whole": self.prefill_whole,
-            "decode_nodes_whole": self.decode_whole,
-        }
 
 
 def size_fleet(

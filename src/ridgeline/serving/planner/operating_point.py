@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ridgeline.errors import InputError
+from ridgeline.records.json_form import JsonForm, also_in_json
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, colocated_units, make_unit
 from ridgeline.serving.planner.scheme import Pair, Scheme, node_share, pairs, varied_pairs
@@ -34,7 +35,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Knee:
+class Knee(JsonForm):
     """The burst at which TTFT takes off: `batch` requests of `input_tokens` at once, and what holds them up."""
 
     batch: int
@@ -42,11 +43,9 @@ class Knee:
     bound: str  # running limit, or prefill speed
 
     @property
+    @also_in_json()
     def tokens(self) -> int:
         return self.batch * self.input_tokens
-
-    def as_json(self) -> dict[str, object]:
-        return {"batch": self.batch, "input_tokens": self.input_tokens, "tokens": self.tokens, "bound": self.bound}
 
 
 @dataclass(frozen=True)

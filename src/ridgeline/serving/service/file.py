@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ridgeline import catalog
-from ridgeline.errors import InputError, Problem, StudyError, Where
+from ridgeline.errors import InputError, Problem, StudyError
 from ridgeline.records.secrets import looks_secret, masked
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.releases import parse_version
@@ -26,7 +26,7 @@ from ridgeline.serving.service.routers import ROUTERS
 from ridgeline.serving.service.service import USUAL_ROUTER, Service, ServiceForm, ServiceUnit, server_of
 from ridgeline.study.forms import read_form
 from ridgeline.study.site_file import load_site
-from ridgeline.study.yaml_tree import YamlEditError, parse_yaml, read_text, with_value
+from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 _HCA = "NCCL_IB_HCA"
 
@@ -285,32 +285,3 @@ def _router_disagreements(service: Service) -> Iterator[Problem]:
 def service_text(service: Mapping[str, Any]) -> str:
     """A deployment file from its mapping, keys in the order given."""
     return yaml.safe_dump(dict(service), sort_keys=False, default_flow_style=None, width=110)
-
-
-def with_values(path: Path, values: Mapping[Where, object]) -> str:
-    """The file's text with other values at these places, such as `("router", "policy")`; None takes a key away.
-
-    Only the lines concerned are changed. YamlEditError where that cannot be done, as with aliases.
-    """
-    text = read_text(path)
-    meant: Any = parse_yaml(text, str(path)).plain()
-    try:
-        for where, value in values.items():
-            meant, text = _put(meant, where, value), with_value(text, where, value)
-        found = parse_yaml(text, str(path)).plain()
-    except (StudyError, yaml.YAMLError) as error:
-        raise YamlEditError(str(error).splitlines()[0]) from None
-    if found != meant:
-        raise YamlEditError("what was written would not have meant the same")
-    return text
-
-
-def _put(tree: Any, where: Where, value: object) -> Any:
-    """A copy with that value there: what an alias shares with it stays as it is."""
-    if not where:
-        return value
-    step, rest = where[0], where[1:]
-    if isinstance(step, int):
-        return [_put(item, rest, value) if n == step else item for n, item in enumerate(tree)]
-    held = {**(tree or {}), step: _put((tree or {}).get(step), rest, value)}
-    return {key: inner for key, inner in held.items() if key != step or inner is not None}

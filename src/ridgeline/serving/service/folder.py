@@ -28,7 +28,7 @@ from ridgeline.serving.service.scripts import ADDRESS_FILE, START_FILE, address_
 from ridgeline.serving.service.service import Service
 from ridgeline.study.journal import Journal, read_events
 from ridgeline.study.lock import LockHeld, Presence, StudyLock, find_controller
-from ridgeline.study.logs import last_lines
+from ridgeline.study.state_files import last_lines
 
 ACCEPTED_FILE = "accepted.json"
 _FORMAT = 1

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, ReadError, nearest
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, in_json
 from ridgeline.serving.metrics import LATENCIES
 
 _QUANTILES = (50, 90, 95, 99)
@@ -71,9 +72,10 @@ class RequestRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(JsonForm):
     """Mean and percentiles of one latency, in milliseconds."""
 
+    JSON_DIGITS = 4
     mean: float
     p50: float
     p90: float
@@ -105,9 +107,6 @@ class Spread:
         if name not in ("mean", "p50", "p90", "p95", "p99"):
             raise InputError(f"{name!r} is not a percentile we report; use mean, p50, p90, p95 or p99")
         return float(getattr(self, name))
-
-    def as_json(self) -> dict[str, float]:
-        return {k: round(float(getattr(self, k)), 4) for k in ("mean", "p50", "p90", "p95", "p99")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +176,12 @@ def _meant(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(JsonForm):
     """The figures of one run. Rates count successful requests and their tokens over `duration_s`: all of them, or those
     that ended within it where it is a window of a longer run."""
 
     requests: int
-    ok: int
+    ok: int = field(metadata=in_json("successful_requests"))
     duration_s: float
     requests_s: float
     input_tok_s: float
@@ -191,13 +190,19 @@ class Summary:
     itl_ms: Spread | None
     tpot_ms: Spread | None
     e2e_ms: Spread | None
-    goodput_s: float | None = None
-    slos: tuple[Slo, ...] = ()
+    goodput_s: float | None = field(default=None, metadata=in_json("goodput"))
+    slos: tuple[Slo, ...] = field(default=(), metadata=NOT_IN_JSON)
     errors: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    @also_in_json()
     def total_tok_s(self) -> float:
         return self.input_tok_s + self.output_tok_s
+
+    @property
+    @also_in_json("slos")
+    def held_slos(self) -> dict[str, bool]:
+        return {str(slo): self.holds(slo) for slo in self.slos}
 
     def holds(self, slo: Slo) -> bool:
         """Whether the run's own percentile stays under the limit; a latency that was never seen does not hold."""
@@ -216,22 +221,6 @@ class Summary:
             figures.append(("goodput, requests/s", "goodput", self.goodput_s))
         said = {name: f"{low:,.4g} to {high:,.4g}" for name, (low, high) in (bounds or {}).items()}
         return tuple((label, f"{value:,.4g}", said.get(name, "")) for label, name, value in figures)
-
-    def as_json(self) -> dict[str, object]:
-        spreads = {f"{n}_ms": getattr(self, f"{n}_ms") for n in LATENCIES}
-        return {
-            "requests": self.requests,
-            "successful_requests": self.ok,
-            "duration_s": self.duration_s,
-            "requests_s": self.requests_s,
-            "input_tok_s": self.input_tok_s,
-            "output_tok_s": self.output_tok_s,
-            "total_tok_s": self.total_tok_s,
-            **{name: s.as_json() if s else None for name, s in spreads.items()},
-            "goodput": self.goodput_s,
-            "slos": {str(s): self.holds(s) for s in self.slos},
-            "errors": dict(self.errors),
-        }
 
 
 def summarise(

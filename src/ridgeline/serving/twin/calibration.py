@@ -11,6 +11,7 @@ from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.records.expression import is_number
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, in_json
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.releases import release_written
@@ -182,7 +183,7 @@ _REMEDY = "make one with `ridgeline twin calibrate --from LOG --out FILE`"
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class Calibration(JsonForm):
     """Factors of a site. `spread` is the standard deviation of log(measured / predicted) for a new setting."""
 
     factors: Factors = PRIORS
@@ -190,24 +191,18 @@ class Calibration:
     points: int = 0
     sources: tuple[str, ...] = ()
     leave_one_out: float | None = None  # median relative error of predicting each point from the others
-    scope: ValidatedSettings = field(default_factory=ValidatedSettings)  # what it was measured on
-    first_token_spread: float = 0.0  # what comes on top for TTFT, far from what was measured
+    scope: ValidatedSettings = field(
+        default_factory=ValidatedSettings, metadata=in_json("measured_on")
+    )  # what it was measured on
+    version: int = field(default=VERSION, init=False)
+    first_token_spread: float = field(
+        default=0.0, metadata=NOT_IN_JSON
+    )  # what comes on top for TTFT, far from what was measured
 
     def ratio_interval(self, besides: float = 0.0) -> tuple[float, float]:
         """Measured over predicted, between these two in nine of ten cases. `besides`: spread of another origin."""
         reach = NORMAL_90 * math.hypot(self.spread, besides)
         return math.exp(-reach), math.exp(reach)
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            "version": VERSION,
-            "factors": self.factors.as_json(),
-            "spread": self.spread,
-            "points": self.points,
-            "sources": list(self.sources),
-            "leave_one_out": self.leave_one_out,
-            "measured_on": self.scope.as_json(),
-        }
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:

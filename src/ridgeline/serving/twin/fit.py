@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ridgeline.records.json_form import in_json, plain
 from ridgeline.serving.twin.calibration import UNCALIBRATED_SPREAD, Calibration, Factors, prior_spreads
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class FitPoint:
     name: str
     measured: float
     predicted: float
-    left_out: float  # log(measured / predicted from the others)
+    left_out: float = field(metadata=in_json("left_out_log_ratio"))  # log(measured / predicted from the others)
     doubted: bool = False  # farther from what the others predict than measurements of one machine are from each other
 
 
@@ -93,20 +94,15 @@ class FactorFit:
     remarks: tuple[str, ...] = ()  # what the user should know of the evidence
 
     def as_json(self) -> dict[str, object]:
-        points = [
-            {
-                "name": p.name,
-                "measured": p.measured,
-                "predicted": p.predicted,
-                "left_out_log_ratio": p.left_out,
-                "doubted": p.doubted,
-            }
-            for p in self.points
-        ]
         learned = {
             f.name: {"spread": f.left, "prior_spread": f.believed, "mixed_with": f.mixed_with} for f in self.learned
         }
-        return {**self.calibration.as_json(), "fitted": points, "learned": learned, "remarks": list(self.remarks)}
+        return {
+            **self.calibration.as_json(),
+            "fitted": plain(self.points),
+            "learned": learned,
+            "remarks": list(self.remarks),
+        }
 
 
 def fit(observations: Sequence[FitObservation], sources: Sequence[str]) -> FactorFit:

@@ -11,6 +11,8 @@ from functools import lru_cache
 
 from ridgeline.errors import InputError
 from ridgeline.records.exhibit import Shown, TextTable
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, in_json
+from ridgeline.records.measurement import Origin
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import nearest_fits
 from ridgeline.serving.engines.layout import Layout
@@ -52,11 +54,11 @@ class DoesNotFit(InputError):  # noqa: N818  a verdict, not a malfunction
 
 
 @dataclass(frozen=True, repr=False)
-class SimulationResult(Shown):
+class SimulationResult(JsonForm, Shown):
     """`records` are those of a real benchmark; `kv_usage` is (seconds, share of the pool) of the fullest engine."""
 
-    records: tuple[RequestRecord, ...]
-    summary: Summary
+    records: tuple[RequestRecord, ...] = field(metadata=NOT_IN_JSON)
+    summary: Summary = field(metadata=in_json(flat=True))
     memory: tuple[MemoryPlan, ...]
     kv_usage: tuple[tuple[float, float], ...]
     retractions: int
@@ -68,15 +70,20 @@ class SimulationResult(Shown):
     notes: tuple[str, ...] = ()  # what the model's config says and the twin leaves out
     assumed: tuple[str, ...] = ()  # what nobody said and the answer rests on
     reach: str = ""  # how far the calibration holds here or, without one, what of this was never compared
-    doubts: UncertaintySources = field(default_factory=UncertaintySources)  # what the bounds rest on
+    doubts: UncertaintySources = field(
+        default_factory=UncertaintySources, metadata=NOT_IN_JSON
+    )  # what the bounds rest on
     engines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # what each role's engine applies
+    origin: Origin = field(default="modelled", init=False)
 
     @property
+    @also_in_json()
     def verdict(self) -> str:
         """fits, or the first memory risk of any role."""
         return next((m.verdict for m in self.memory if not m.fits), self.memory[0].verdict)
 
     @property
+    @also_in_json("ttft_last_ms", lambda seconds: seconds * 1000)
     def last_ttft_s(self) -> float | None:
         """First token of the request that waited longest, which bench_one_batch_server reports as TTFT."""
         return _longest_ttft_s(self.records)
@@ -86,26 +93,6 @@ class SimulationResult(Shown):
         title = f"modelled, {known}: {self.summary.ok} of {self.summary.requests} requests, memory {self.verdict}"
         notes = tuple(text for text in (self.reach, *self.notes, *self.assumed) if text)
         return TextTable(title, ("", "predicted", "9 of 10 lie in"), self.summary.rows(self.interval), notes=notes)
-
-    def as_json(self) -> dict[str, object]:
-        return {
-            **self.summary.as_json(),
-            "interval": {k: list(v) for k, v in self.interval.items()},
-            "ttft_last_ms": None if self.last_ttft_s is None else self.last_ttft_s * 1000,
-            "verdict": self.verdict,
-            "memory": [m.as_json() for m in self.memory],
-            "kv_usage": [list(p) for p in self.kv_usage],
-            "retractions": self.retractions,
-            "kv_transfer_bytes_s": self.kv_transfer_bytes_s,
-            "first_run_tax_s": self.first_run_tax_s,
-            "calibrated": self.calibrated,
-            "notes": list(self.notes),
-            "assumed": list(self.assumed),
-            "reach": self.reach,
-            "engines": {role: dict(applied) for role, applied in self.engines.items()},
-            "origin": "modelled",
-            "cpu_s": self.cpu_s,
-        }
 
 
 def simulate(

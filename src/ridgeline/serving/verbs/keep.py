@@ -76,7 +76,7 @@ def _test_alert(service: Service) -> None:
     from ridgeline.study.notify import Notifier
 
     if not service.notify.ways:
-        raise InputError("the deployment file names nobody under `notify`; add a webhook, a command or a mail address")
+        raise InputError("the deployment file names nobody under `notify`; add a webhook or a command")
     notifier = Notifier(service.name, service.notify, print)
     notifier.require_ways()
     if failed := notifier.test():

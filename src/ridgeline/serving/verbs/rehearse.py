@@ -17,7 +17,6 @@ from ridgeline.cli.text.table import json_text
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
-    from ridgeline.errors import Where
     from ridgeline.serving.service.admission import AdmissionLimits
     from ridgeline.serving.service.rehearsal import PolicyChoice, Rehearsal, Rehearsed, RehearsedLoad
     from ridgeline.serving.service.service import Service
@@ -43,9 +42,6 @@ class RehearsalArguments:
     policy: Annotated[list[str] | None, typer.Option(help="Try only this policy; may be repeated.")] = None
     seed: Annotated[int, typer.Option(help="Of the requests: which lengths come, when, and in which order.")] = 7
     speed: Annotated[float, typer.Option(help="How many times faster than real time the servers run.", min=0.05)] = 1.0
-    write: Annotated[
-        bool, typer.Option(help="Write a policy that is shown to be better, and the limits, into the file.")
-    ] = True
 
 
 @option.takes(RehearsalArguments)
@@ -70,9 +66,9 @@ def rehearse(
     load = _sustainable_load(asked_s, asked)
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
         done = run(service, Path(folder), load, asked.policy or (), _show, limits)
-    if asked.write and not asked.policy:
-        _write(asked.file, service, done.choice, limits)
     _say(done, limits, service, _AskedLoad(asked_s, asked.speed), as_json)
+    if not asked.policy and not as_json:
+        print(f"write into {asked.file}:\n{_router_text(service, done.choice, limits)}", end="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +99,14 @@ def _sustainable_load(rate_s: float, asked: RehearsalArguments) -> RehearsedLoad
     return sustainable(load)
 
 
-def _write(file: Path, service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> None:
-    from ridgeline.files import write_whole
-    from ridgeline.serving.service.file import with_values
-    from ridgeline.study.yaml_tree import YamlEditError
+def _router_text(service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> str:
+    """What a deployment file should say of its router: a policy that is shown to be better, and the limits."""
+    from ridgeline.serving.service.file import service_text
 
     assert service.router is not None
-    values: dict[Where, object] = {("router", "policy"): choice.policy} if choice.changed else {}
-    values |= {("router", key): value for key, value in limits.for_router(service.router.kind).items()}
-    try:
-        write_whole(file, with_values(file, values))
-    except YamlEditError as error:
-        told = ", ".join(f"{'.'.join(map(str, where))}: {value}" for where, value in values.items())
-        _show(f"{file}: left as it is ({error}); change it by hand: {told}")
+    told = {"policy": choice.policy if choice.changed else None, **limits.for_router(service.router.kind)}
+    known = {key: value for key, value in told.items() if value is not None}
+    return service_text({"router": known})
 
 
 _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cut", "refused", "imbalance")
