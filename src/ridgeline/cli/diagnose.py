@@ -43,7 +43,7 @@ def diagnose(
 ) -> None:
     """Explain logs and profiles: findings, the lines that show them, and what to do about them.
 
-    Knows logs and outputs of the programs that are tuned here; profiles of nsys (SQLite and CSV), the PyTorch
+    Knows logs and outputs of the programs that are tuned here; profiles of nsys (its CSV), the PyTorch
     profiler, mpiP, IPM, VTune and perf; the bindings that launchers report; and what shells, launchers, Slurm, the
     kernel and programs of any kind print when a run fails. A file may hold several of these, be gzipped, and be of any
     length. Of a folder, such as a run's, those of its files are read that are of these kinds.
