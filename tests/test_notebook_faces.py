@@ -96,3 +96,29 @@ def test_progress_is_a_line_for_people_and_silent_elsewhere(
     assert shown.err.endswith("\n")
     ridgeline.tune(_speed, SPACE, "maximize rate", trials=1, out=tmp_path / "off", progress=False)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_loop_of_ones_own_asks_and_tells() -> None:
+    search = ridgeline.Search({"block": [2, 8, 64, 128], "mode": ["exact", "half"]}, "maximize rate", seed=3)
+    assert search.best is None
+    first, second = search.ask(), search.ask()
+    assert first is not None and second is not None and first != second, "asked twice before anything was told"
+    asked = [first, second]
+    for setting in asked:  # grows while it is told
+        failed = setting["block"] == 128
+        search.tell(setting, None if failed else _speed(**setting)["rate"])
+        if (following := search.ask()) is not None:
+            asked.append(following)
+    assert len(asked) == len({tuple(each.items()) for each in asked}) == 8, "every setting once"
+    assert search.best == ({"block": 64, "mode": "half"}, 128.0)
+    assert search.ask() is None
+
+
+def test_a_search_that_minimizes_learns_from_what_it_did_not_ask_for() -> None:
+    search = ridgeline.Search({"x": [1, 2, 3]}, {"minimize": "t"})
+    search.tell({"x": 3}, 5.0)
+    search.tell({"x": 1}, 9.0)
+    assert search.best == ({"x": 3}, 5.0)
+    assert search.ask() == {"x": 2}
+    with pytest.raises(ridgeline.errors.InputError, match="outside the study's space"):
+        search.tell({"x": 4}, 1.0)

@@ -1,7 +1,7 @@
 """Ridgeline finds the fastest correct setting of a cluster program, in the fewest node-hours, with proof.
 
 From Python: `check`, `tune`, `compare`, `edge`, `scale`, `steps`, `bisect`, `gate`, `verify` and `open` for studies,
-`diagnose_file` for logs, `simulate`, `plan`, `bench` and `find_goodput` for serving; docs/guides/python.md shows them.
+`Search` for a loop of your own, `diagnose_file` for logs, `simulate`, `plan`, `bench` and `find_goodput` for serving; docs/guides/python.md shows them.
 Everything else is private and may change with any release.
 """
 
@@ -12,14 +12,15 @@ TYPE_CHECKING = False
 
 __version__ = "0.3.0"
 __all__ = [
-    "StudyResult", "bench", "bisect", "check", "compare", "diagnose_file", "edge", "find_goodput", "gate", "open",
-    "plan", "scale", "simulate", "steps", "tune", "verify",
+    "Search", "StudyResult", "bench", "bisect", "check", "compare", "diagnose_file", "edge", "find_goodput", "gate",
+    "open", "plan", "scale", "simulate", "steps", "tune", "verify",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from typing import Any
 
     from ridgeline.api import (
+        Search,
         StudyResult,
         bisect,
         check,

@@ -29,8 +29,9 @@ from ridgeline.campaign.extension import extension, more_s
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.gate import ReferenceFile
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.point_text import BASELINE, Setting
+from ridgeline.campaign.point_text import BASELINE, Setting, parse_point
 from ridgeline.campaign.preview import StudyCheck, whole_check
+from ridgeline.campaign.sampling import sampler_of
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
 from ridgeline.campaign.verify import verify_folder
 from ridgeline.campaign.verify_runs import Verification
@@ -40,6 +41,8 @@ from ridgeline.errors import InputError, StudyError
 from ridgeline.files import write_whole
 from ridgeline.records.answer import Answer, Gain
 from ridgeline.records.exhibit import Shown, TextTable, value_text
+from ridgeline.records.observation import Observation
+from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import DEFAULT_SAMPLER, Study
 from ridgeline.report.drawing.draw import draw, standing_alone
 from ridgeline.report.figures.shapes import (
@@ -272,6 +275,56 @@ def _study_of(
         baseline = {knob: values[0] for knob, values in lists.items()}
     content = {"name": name, "workload": function, "space": dict(space), "goal": dict(goal), "baseline": dict(baseline)}
     return {**content, "guards": list(guards)} if guards else content
+
+
+class Search:
+    """What to try next, for those who run their own loop: `ask` for a setting, `tell` what it measured.
+
+    The same sampler as in a campaign, and nothing else of it: nothing is repeated, interleaved or confirmed, so `best`
+    is the best that was seen, which favours lucky runs. `compare` or `tune` say whether it is better.
+    """
+
+    def __init__(
+        self,
+        space: Mapping[str, Any],
+        goal: str | Mapping[str, str],
+        *,
+        baseline: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        with _Given({**_study_of(_asked_elsewhere, space, goal, baseline, ()), "search": {"seed": seed}}) as given:
+            self._found = given.found
+        self._sampler, self._told = sampler_of(self._found), list[tuple[dict[str, Any], float]]()
+        self._pending: dict[str, Point] = {}
+
+    def ask(self) -> dict[str, Any] | None:
+        """A setting that was not tried yet; None where none is left. May be asked again before `tell`."""
+        proposal = self._sampler.ask([*self._pending.values()])
+        if proposal is None:
+            return None
+        self._pending[point_key(proposal.point)] = proposal.point
+        return dict(self._found.study.space.settings(proposal.point))
+
+    def tell(self, setting: Mapping[str, Any], value: float | None) -> None:
+        """What a setting measured, asked for or not; None where it failed."""
+        space = self._found.study.space
+        point = parse_point(self._found, {name: setting[name] for name in space.by_name if name in setting}, {})
+        self._pending.pop(point_key(point), None)
+        score = None if value is None else self._found.study.goal.score(value)
+        self._sampler.tell(Observation(point, score))
+        if value is not None:
+            self._told.append((dict(setting), value))
+
+    @property
+    def best(self) -> tuple[dict[str, Any], float] | None:
+        """The best setting that was seen and its value, unconfirmed; None before the first."""
+        score = self._found.study.goal.score
+        return max(self._told, key=lambda told: score(told[1]), default=None)
+
+
+def _asked_elsewhere(**knobs: Any) -> None:
+    """Stands in a study whose runs somebody else makes."""
+    raise NotImplementedError
 
 
 def check(study: GivenStudy) -> StudyCheck:
