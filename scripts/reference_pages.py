@@ -51,7 +51,7 @@ def _python_page(note: str) -> str:
 
 def members(thing: type) -> Iterator[tuple[str, str]]:
     """Public fields, properties and methods, each with its type or docstring."""
-    for field in dataclasses.fields(thing):
+    for field in dataclasses.fields(thing) if dataclasses.is_dataclass(thing) else ():
         if not field.name.startswith("_"):
             yield field.name, f"a `{field.type}`"
     for name, member in vars(thing).items():
