@@ -184,7 +184,7 @@ def test_find_goodput_searches_on_its_terms(monkeypatch: pytest.MonkeyPatch) -> 
     given = {"slos": ["ttft_p95_ms=9"], "hold_s": 7.0, "within_s": 70.0, "start": 3.0, "seed": 5}
     call = lambda: ridgeline.find_goodput("http://127.0.0.1:9", **given)  # noqa: E731
     found = caught(monkeypatch, "run_session", call, serving_api)
-    assert found.kwargs["goodput"] == GoodputTerms(7.0, 70.0, 3.0) and found.kwargs["grid"] is None
+    assert found.kwargs["goodput"] == GoodputTerms(7.0, 70.0, 3.0)
     assert [str(slo) for slo in found.args[0].slos] == [str(Slo.parse("ttft_p95_ms=9"))]
 
 

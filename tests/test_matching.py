@@ -6,6 +6,7 @@ import re
 import signal
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ from ridgeline.records.guard import parse_guard
 from ridgeline.records.matching import TooSlow, values
 from ridgeline.records.measurement import Reading
 from ridgeline.records.outcome import Kind, Signature
-from ridgeline.records.run import Cause, Ending
+from ridgeline.records.run import Cause, Ending, Resources, Run
 from ridgeline.workloads.extract import ByRegex, Metric, MetricMissing
 from tests.campaign.harness import study
 
@@ -109,7 +110,8 @@ def test_a_signature_that_cannot_be_looked_for_lets_nothing_pass(
     monkeypatch.setattr(judge_room, "SIGNATURES_S", 0.5)
     (tmp_path / "stdout").write_text(BAIT)
     endless = Signature(ENDLESS, Kind.CRASH, "never", even_if_exit_0=True)
-    ending = Ending(Cause.EXITED, exit_code)
-    found = judge(ending, Reading(), tmp_path, (endless,), ("stdout",), study(tmp_path), {}, {})
+    run = Run(1, 1, 1, tmp_path, Resources(1), Ending(Cause.EXITED, exit_code))
+    workload = SimpleNamespace(signatures=(endless,), logs=("stdout",))
+    found = judge(run, Reading(), workload, study(tmp_path), {}, {})  # type: ignore[arg-type]
     assert found.kind is kind
     assert "(a+)+$" in found.reason

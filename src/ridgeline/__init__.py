@@ -1,7 +1,8 @@
 """Ridgeline finds the fastest correct setting of a cluster program, in the fewest node-hours, with proof.
 
 From Python: `check`, `tune`, `compare`, `edge`, `scale`, `steps`, `bisect`, `gate`, `verify` and `open` for studies,
-`Search` for a loop of your own, `diagnose_file` for logs, `simulate`, `plan`, `bench` and `find_goodput` for serving; docs/guides/python.md shows them.
+`Search` for a loop of your own, `diagnose_file` for logs, `simulate`, `plan`, `bench` and `find_goodput` for serving;
+docs/guides/python.md shows them.
 Everything else is private and may change with any release.
 """
 

@@ -38,12 +38,12 @@ READING = {
 }
 # verbs that run a study or a service, or that take no study folder
 OTHERS = {
-    *("check", "tune", "resume", "watch", "compare", "bench"),
+    *("check", "tune", "resume", "watch", "compare", "bench", "mcp"),
     *("study edge", "study scale", "study steps", "ci gate", "ci bisect"),
     *("site check", "site list", "site schema", "site preflight"),
     *(f"site grant {verb}" for verb in ("show", "create", "top-up", "release")),
     *(f"twin {verb}" for verb in ("simulate", "explain", "calibrate", "import", "serve")),
-    *("plan", "plan memory", "plan layouts", "plan hardware"),
+    *("plan", "plan fleet", "plan memory", "plan layouts", "plan hardware"),
     *("model show", "model list", "model make"),
     *(f"service {verb}" for verb in ("check", "render", "up", "status", "drain", "undrain", "restart", "down")),
     *("service keep", "service rehearse"),

@@ -364,7 +364,8 @@ def test_run_sh_handed_over_by_hand_leaves_a_run_whose_state_files_are_folded_as
     runner, asked = executor(), job(tmp_path, command="cat input; date +%N")
     (asked.folder / "input").write_text("as prepared\n")
     ending = until_ended(runner, runner.submit(asked))
-    put_away(asked.folder, runner.state_files, write_result(asked.folder, {"run": 1}, runner.state_files))
+    write_result(asked.folder, {"run": 1}, runner.state_files)
+    put_away(asked.folder, runner.state_files)
     before = {path.name: path.read_bytes() for path in asked.folder.iterdir()}
     assert set(before) == {"input", "run.sh", "result.json", "stdout", "stderr"}
     assert conclude(Folder(asked.folder), Pbs(), None).exit_code == 0
@@ -398,9 +399,9 @@ def test_a_second_start_of_a_run_that_has_ended_is_no_start_by_hand(tmp_path: Pa
         return subprocess.run(["sh", str(asked.folder / "run.sh")], env={**env, **names, **more}).returncode
 
     assert started("71") == 0
-    held = write_result(asked.folder, {"run": 1, "ticket": "7 is no 71"}, runner.state_files)
+    write_result(asked.folder, {"run": 1, "ticket": "7 is no 71"}, runner.state_files)
     if folded:
-        put_away(asked.folder, runner.state_files, held)
+        put_away(asked.folder, runner.state_files)
     before = {path.name: path.read_bytes() for path in asked.folder.iterdir()}
     assert started("71") == 74
     assert {path.name: path.read_bytes() for path in asked.folder.iterdir()} == before
@@ -512,7 +513,8 @@ def test_a_job_is_not_submitted_again_into_a_folder_whose_state_files_are_folded
     runner, asked = executor(), job(tmp_path)
     ticket = runner.submit(asked)
     until_ended(runner, ticket)
-    put_away(asked.folder, runner.state_files, write_result(asked.folder, {"run": 1}, runner.state_files))
+    write_result(asked.folder, {"run": 1}, runner.state_files)
+    put_away(asked.folder, runner.state_files)
     with pytest.raises(SiteError, match="already run here"):
         executor().submit(asked)
     assert until_ended(executor(), ticket).exit_code == 0

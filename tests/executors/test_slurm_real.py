@@ -496,7 +496,8 @@ def test_a_job_requeued_after_its_run_has_ended_does_nothing(slurm: SlurmCluster
     slurm.run("scontrol", "update", f"JobId={number}", "Requeue=1")
     (asked.folder / "go").touch()
     assert until_ended(runner, ticket)[0].exit_code == 0
-    put_away(asked.folder, runner.state_files, write_result(asked.folder, {"run": 1}, runner.state_files))
+    write_result(asked.folder, {"run": 1}, runner.state_files)
+    put_away(asked.folder, runner.state_files)
     assert _until(lambda: "COMPLETED" in slurm.run("scontrol", "show", "job", number).stdout, 30)
     slurm.run("scontrol", "requeue", number)
     deadline = time.monotonic() + 120

@@ -111,7 +111,7 @@ def test_the_text_says_what_is_measured_and_what_is_composed() -> None:
 
 def test_the_command_prints_the_verdict_alone(capsys: pytest.CaptureFixture[str]) -> None:
     asked = {"model": "llama-8b", "gpu": "h200", "gpus_per_node": 2, "traffic": "fixed:4000:100"}
-    plan_verb(**asked, slo=["itl_p99_ms=20", "ttft_p95_ms=1000"], verdict=True, as_json=True)
+    plan_verb(**asked, slos=["itl_p99_ms=20", "ttft_p95_ms=1000"], verdict=True, as_json=True)
     assert set(json.loads(capsys.readouterr().out)) == {"answer", "because", "together", "apart", "gain", "interval"}
 
 

@@ -20,7 +20,7 @@ def test_vllm_v1() -> None:
     assert log.args["api_key"] == "(hidden)"
     assert log.engine_config["tensor_parallel_size"] == 1 and log.engine_config["dtype"] == "torch.bfloat16"
     assert (log.kv_caches[0].device, log.kv_caches[0].tokens) == ("GPU", 257392)
-    assert log.kv_bytes == round(31.42 * 2**30) and log.max_concurrency == 15.71
+    assert log.kv_bytes == round(31.42 * 2**30)
     assert (log.weights_s, log.graphs_s, log.compile_s, log.init_s) == (1.217335, 6.0, 9.62, 19.71)
     assert [t.running for t in log.throughput] == [381, 342, 120]
     assert log.throughput[1].kv_share == pytest.approx(0.996)
@@ -30,7 +30,7 @@ def test_vllm_v1() -> None:
 def test_vllm_cpu_0_32_is_real() -> None:
     log = read_vllm_log(TextFile(SAMPLES / "vllm" / "cpu-0.32-full-cache.log"))
     assert log.version == "0.32.0" and log.args["num_gpu_blocks_override"] == 40
-    assert (log.kv_caches[0].device, log.kv_caches[0].tokens, log.max_concurrency) == ("CPU", 5120, 5.0)
+    assert (log.kv_caches[0].device, log.kv_caches[0].tokens) == ("CPU", 5120)
     assert [t.waiting for t in log.throughput] == [34, 27, 18, 16, 6, 0, 0]
     assert log.engine_config["dtype"] == "torch.float32" and not log.failures
     refused = read_vllm_log(TextFile(SAMPLES / "vllm" / "cpu-0.32-rejected.log"))

@@ -12,7 +12,7 @@ import pytest
 from ridgeline.campaign.status import CampaignStatus, answer_on_paper, read_status_as_far
 from ridgeline.cli.main import run
 from ridgeline.errors import InputError
-from ridgeline.records.answer import Gain
+from ridgeline.records.answer import Gain, Use
 from ridgeline.records.exhibit import EQUIVALENCE, TASK_RULES, TextTable
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.trial import Stage
@@ -224,7 +224,7 @@ def test_a_gain_that_was_seen_but_not_shown_asks_for_more_blocks(tmp_path: Path)
     assert now.answer.candidate is not None
     for ratio, high, asked in ((2.81, 12.1, True), (1.01, 1.02, False), (0.9, 1.4, False)):
         candidate = replace(now.answer.candidate, gain=Gain(ratio, 0.65, high, 0.95, ""))
-        answer = replace(now.answer, conclusion="no-difference", keep=True, candidate=candidate)
+        answer = replace(now.answer, conclusion="no-difference", use=Use.REFERENCE, candidate=candidate)
         said = next_steps(Findings(now.study, now.history, answer, now.exhibits))
         assert any("more blocks, where nothing else runs" in line for line in said) is asked
 

@@ -65,10 +65,3 @@ def test_a_huge_range_costs_no_more_than_a_short_one() -> None:
     huge = Discrete("huge", range(1, 10**9), True)
     found = beside(huge, X, points=[{"huge": 10**9 - 1, "x": 16}])
     assert found[0, 0] == pytest.approx(np.log(16e9), abs=1e-2)
-
-
-def test_features_of_what_was_told_are_those_of_the_points_whatever_was_told_before() -> None:
-    features = Features(Space((X, Y), {}))
-    points = [{"x": x, "y": y} for x, y in itertools.product(X.values, Y.values)]
-    for told in (points[:5], points[:9], points[3:7], points[5:15], [], points):
-        assert np.array_equal(features.of_observed(told), features.of(told))

@@ -90,7 +90,9 @@ def rehearsed_with(
     monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", at_once)
     monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: LIMITS)
     before = file.read_text()
-    rehearse_verb(file, traffic="fixed:50:4", rate=10.0, seconds=8.0, shared_prefix=0, policy=None, speed=1.0)
+    rehearse_verb(
+        file=file, seed=7, traffic="fixed:50:4", rate=10.0, seconds=8.0, shared_prefix=0, policy=None, speed=1.0
+    )
     assert file.read_text() == before, "the file is its owner's"
 
 
@@ -303,7 +305,7 @@ def test_the_seed_draws_the_requests(file: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("ridgeline.serving.service.rehearsal._run", at_once)
     monkeypatch.setattr("ridgeline.serving.service.admission.admission_of", lambda *_: LIMITS)
     rehearse_verb(
-        file, traffic="sharegpt", rate=10.0, seconds=8.0, shared_prefix=0, policy=["random"], seed=seed, speed=1.0
+        file=file, traffic="sharegpt", rate=10.0, seconds=8.0, shared_prefix=0, policy=["random"], seed=seed, speed=1.0
     )
     assert {load.seed for load in sent} == {seed}
     assert (_skewed_trace(sent[0]) == _skewed_trace(replace(sent[0], seed=7))) == (seed == 7)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline.campaign.check import check_study
+from ridgeline.campaign.preview import whole_check
 from ridgeline.errors import StudyError
 from ridgeline.workloads.command import first_program
 
@@ -114,7 +115,7 @@ def test_a_program_that_is_not_there_is_noted(run: str, more: str, says: str | N
         f"version: 1\nname: x\nworkload:\n  kind: command\n  run: {run}\n  {option}\n"
         f"space: {{k: [1, 2]}}\nbaseline: {{k: 1}}\ngoal: {{minimize: wall_s}}\n{rest}\n"
     )
-    notes = [note for note in check_study(path).remarks() if "`run`" in note]
+    notes = [note for note in whole_check(check_study(path)).remarks if "`run`" in note]
     if says is None:  # a PATH that only a shell knows: what is on ours may be said to be missing, and no more
         assert all("own" in note for note in notes)
     else:

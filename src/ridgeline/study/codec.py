@@ -226,7 +226,7 @@ def _verdict_from(event: Mapping[str, Any]) -> VerdictLine:
 
 def verdict_as(record: type[R], line: VerdictLine) -> R:
     """As the record of its kind of campaign, whose fields are the conclusion, the headline and the details."""
-    said = {**line.details, "conclusion": line.conclusion, "headline": line.headline}
+    said = {**line.details, "conclusion": str(line.conclusion), "headline": line.headline}
     return Line(record).read(said)
 
 

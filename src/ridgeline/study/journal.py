@@ -20,6 +20,9 @@ from ridgeline.files import open_regular, sync_folder
 
 _Event = dict[str, Any]
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_LONGEST_NUMBER = 300  # digits; a float has at most 309
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_LONG_NUMBER = b"0" * _LONGEST_NUMBER
 
 
 class Journal:
@@ -130,10 +133,20 @@ def _events(lines: Iterable[bytes], path: Path, before: int = 0) -> Iterator[_Ev
 def _parse_line(line: bytes) -> _Event | None:
     """The event of a line, or None where it is torn or damaged."""
     try:
-        event = json.loads(line.decode())  # here: loads would first guess the encoding of every line
+        text = line.decode()  # here: loads would first guess the encoding of every line
+        # so asked, of a long journal, it takes a hundredth of the time that a pattern would
+        long = _LONG_NUMBER in line.translate(_AS_ZEROS)
+        event = json.loads(text, parse_int=_sensible) if long else json.loads(text)
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) else None
+
+
+def _sensible(digits: str) -> int:
+    """ValueError for a whole number that is too large for a float, which no metric is."""
+    if len(digits) > _LONGEST_NUMBER:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _damage(path: Path, number: int) -> str:

@@ -17,8 +17,7 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.errors import InputError, StoreError
-from ridgeline.report.live.server import token_from
-from ridgeline.serving.load.session import _body
+from ridgeline.report.live.server import _body, token_from
 from ridgeline.study.history import read_history
 from ridgeline.study.instructions import LARGEST_BYTES, waiting_instructions
 from tests.cli.test_faces import QUICK, message

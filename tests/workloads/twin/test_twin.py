@@ -66,7 +66,7 @@ def performed(twin: TwinWorkload, folder: Path, *, speed: float = 1.0, **changes
     took_s = float((home / "took_s").read_text())
     run = Run(1, 1, 1, home, Resources(2), Ending(Cause.EXITED, code, started_s=1.0, ended_s=1.0 + took_s))
     reading = twin.read(run)
-    outcome = judge(run.ending, reading, home, twin.signatures, twin.logs, study, chosen, {})
+    outcome = judge(run, reading, twin, study, chosen, {})
     return replace(run, measurements=reading.measurements), outcome
 
 

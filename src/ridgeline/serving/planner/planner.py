@@ -11,6 +11,7 @@ from statistics import fmean
 from ridgeline.errors import InputError
 from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import Value
+from ridgeline.records.measurement import unit_of
 from ridgeline.records.request import takes
 from ridgeline.serving.engines.fitting import nearest_fits
 from ridgeline.serving.engines.layout import Layout
@@ -228,7 +229,7 @@ class Plan(Shown):
              f"{c.option.total_tok_s:,.0f}", "yes" if c.option.meets else "no")
             for c in self.choices
         )  # fmt: skip
-        head = ("#", "layout", "GPUs", "goodput, requests/s", "total tok/s", "keeps every limit")
+        head = ("#", "layout", "GPUs", "goodput", unit_of("total_tok_s"), "keeps every limit")
         return TextTable(f"{q.model.name} on {q.cluster}: modelled, {known}", head, rows, notes=self.assumed)
 
     def as_json(self) -> dict[str, object]:

@@ -211,16 +211,13 @@ class Summary(JsonForm):
 
     def rows(self, bounds: Mapping[str, tuple[float, float]] | None = None) -> tuple[tuple[str, str, str], ...]:
         """What it comes to for a table: name, value, and between which two of them it should lie."""
-        figures = [("requests/s", "requests_s", self.requests_s), ("output tok/s", "output_tok_s", self.output_tok_s)]
-        figures.append(("total tok/s", "total_tok_s", self.total_tok_s))
+        figures = {name: getattr(self, name) for name in ("requests_s", "output_tok_s", "total_tok_s")}
         for name in LATENCIES:
             if (spread := getattr(self, f"{name}_ms")) is not None:
-                figures.append((f"{name.upper()} p50, ms", f"{name}_p50_ms", spread.p50))
-                figures.append((f"{name.upper()} p95, ms", f"{name}_p95_ms", spread.p95))
-        if self.goodput_s is not None:
-            figures.append(("goodput, requests/s", "goodput", self.goodput_s))
+                figures |= {f"{name}_p50_ms": spread.p50, f"{name}_p95_ms": spread.p95}
+        figures |= {} if self.goodput_s is None else {"goodput": self.goodput_s}
         said = {name: f"{low:,.4g} to {high:,.4g}" for name, (low, high) in (bounds or {}).items()}
-        return tuple((label, f"{value:,.4g}", said.get(name, "")) for label, name, value in figures)
+        return tuple((name, f"{value:,.4g}", said.get(name, "")) for name, value in figures.items())
 
 
 def summarise(
