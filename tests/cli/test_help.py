@@ -264,7 +264,9 @@ for name, command in commands():
 heavy = {"pydantic", "numpy", "optuna", "scipy", "rich", "yaml", "starlette", "uvicorn"}
 light = {"catalog", "cli", "errors", "records", "stats", "serving", "nwchem"}
 light |= {f"serving.{room}" for room in ("verbs", "wing", "engines", "ports")} | {"nwchem.wing"}
-names = (m.split(".")[1:] for m in sys.modules if m.startswith("ridgeline."))
+# what is named and not yet loaded waits in a module of another type
+loaded = [name for name, module in sys.modules.items() if type(module) is type(sys)]
+names = (m.split(".")[1:] for m in loaded if m.startswith("ridgeline."))
 rooms = {".".join(n[:2]) if n[0] in ("serving", "nwchem") else n[0] for n in names} - light
 print(*sorted(heavy & sys.modules.keys() | rooms))
 """

@@ -21,7 +21,7 @@ def test_vllm_v1() -> None:
     assert log.engine_config["tensor_parallel_size"] == 1 and log.engine_config["dtype"] == "torch.bfloat16"
     assert (log.kv_caches[0].device, log.kv_caches[0].tokens) == ("GPU", 257392)
     assert log.kv_bytes == round(31.42 * 2**30)
-    assert (log.weights_s, log.graphs_s, log.compile_s, log.init_s) == (1.217335, 6.0, 9.62, 19.71)
+    assert (log.weights_s, log.graphs_s) == (1.217335, 6.0)
     assert [t.running for t in log.throughput] == [381, 342, 120]
     assert log.throughput[1].kv_share == pytest.approx(0.996)
     assert log.preemptions == 0, "it may have preempted, but this log does not say"

@@ -32,7 +32,7 @@ def takes(record: type[Any]) -> Callable[[Callable[..., None]], Callable[..., No
 
         @functools.wraps(verb)
         def command(**given: Any) -> None:
-            verb(record(**{p.name: given.pop(p.name) for p in shared}), **given)
+            verb(record(**{p.name: given.pop(p.name) for p in shared if p.name in given}), **given)
 
         command.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
         command.__annotations__ = {p.name: p.annotation for p in (*shared, *own)}

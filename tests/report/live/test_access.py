@@ -274,6 +274,6 @@ def test_only_studies_are_listed(tmp_path: Path) -> None:
 
 
 def test_only_watch_pays_for_the_server() -> None:
-    code = "import sys, ridgeline.cli.campaign.status, ridgeline.cli.campaign.watch as w; w.FoundFolders; "
+    code = "import sys; from ridgeline.cli.main import command_named; command_named('watch'), command_named('status'); "
     code += "sys.exit(bool({'starlette', 'uvicorn', 'anyio'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

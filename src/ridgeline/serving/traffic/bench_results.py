@@ -504,7 +504,7 @@ _READERS: tuple[tuple[Callable[[_Document], bool], Callable[[_Document, Path], I
     (lambda d: {"batch_size", "input_len", "output_throughput"} <= d.keys(), _one_batch_runs),
     (lambda d: all("avg" in _dict(d.get(n)) for n in ("request_throughput", "request_latency")), _aiperf_runs),
     (lambda d: isinstance(d.get("aggregated_metrics"), dict), _genai_runs),
-    (lambda d: all(_first(d, _EVALSCOPE.figures[n]) is not None for n in ("requests_s", "requests")), _evalscope_runs),
+    (lambda d: all(_first(d, _EVALSCOPE.figures[n]) is not None for n in ("requests", "requests_s")), _evalscope_runs),
 )
 
 
