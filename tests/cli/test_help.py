@@ -264,8 +264,8 @@ for name, command in commands():
 heavy = {"pydantic", "numpy", "optuna", "scipy", "rich", "yaml", "starlette", "uvicorn"}
 light = {"catalog", "cli", "errors", "records", "stats", "serving", "nwchem"}
 light |= {f"serving.{room}" for room in ("verbs", "wing", "engines", "ports")} | {"nwchem.wing"}
-# what is named and not yet loaded waits in a module of another type
-loaded = [name for name, module in sys.modules.items() if type(module) is type(sys)]
+# what is named and not yet loaded waits in a module of another type; packages are empty
+loaded = [name for name, module in sys.modules.items() if type(module) is type(sys) and not hasattr(module, "__path__")]
 names = (m.split(".")[1:] for m in loaded if m.startswith("ridgeline."))
 rooms = {".".join(n[:2]) if n[0] in ("serving", "nwchem") else n[0] for n in names} - light
 print(*sorted(heavy & sys.modules.keys() | rooms))

@@ -216,6 +216,11 @@ def _ridgeline_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
     )
 
 
+def _is_evalscope(document: dict[str, Any]) -> bool:
+    names = _EVALSCOPE.figures
+    return _first(document, names["requests"]) is not None and _first(document, names["requests_s"]) is not None
+
+
 def _is_sweep(document: _Document) -> bool:
     """As `bench --sweep` of 0.1 and 0.2 wrote it."""
     return any(map(_is_ridgeline, _dicts(document.get("points"))))
@@ -504,7 +509,7 @@ _READERS: tuple[tuple[Callable[[_Document], bool], Callable[[_Document, Path], I
     (lambda d: {"batch_size", "input_len", "output_throughput"} <= d.keys(), _one_batch_runs),
     (lambda d: all("avg" in _dict(d.get(n)) for n in ("request_throughput", "request_latency")), _aiperf_runs),
     (lambda d: isinstance(d.get("aggregated_metrics"), dict), _genai_runs),
-    (lambda d: all(_first(d, _EVALSCOPE.figures[n]) is not None for n in ("requests", "requests_s")), _evalscope_runs),
+    (_is_evalscope, _evalscope_runs),
 )
 
 
