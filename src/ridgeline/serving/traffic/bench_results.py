@@ -216,7 +216,7 @@ def _ridgeline_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
     )
 
 
-def _is_evalscope(document: dict[str, Any]) -> bool:
+def _is_evalscope(document: Mapping[str, Any]) -> bool:
     names = _EVALSCOPE.figures
     return _first(document, names["requests"]) is not None and _first(document, names["requests_s"]) is not None
 
