@@ -172,7 +172,6 @@ def test_a_machine_that_gets_slower_all_the_time_is_caught_up_with(tmp_path: Pat
             break
         assert go_on(told.stdout, tmp_path) in (0, 1), "what is printed is taken"
     assert told.returncode == 0
-    assert len((tmp_path / "ran").read_text()) > 14
 
 
 def test_two_blocks_are_refused_with_the_smallest_number_that_works(tmp_path: Path) -> None:
