@@ -160,7 +160,7 @@ def test_the_twin_answers_with_typed_results() -> None:
 
 
 def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
-    with pytest.raises(AttributeError, match="it has StudyResult, bench, bisect, check, compare"):
+    with pytest.raises(AttributeError, match="it has Search, StudyResult, bench, bisect, check, compare"):
         ridgeline.train  # type: ignore[attr-defined]  # noqa: B018
     assert set(ridgeline.__all__) < set(dir(ridgeline))
 

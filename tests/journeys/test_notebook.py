@@ -29,9 +29,9 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
 
 
 def test_the_guide_runs(tmp_path: Path) -> None:
-    first, _, served = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/python.md").read_text(), re.DOTALL)
+    first, loop, _, served = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/python.md").read_text(), re.DOTALL)
     twin = [line for line in served.splitlines() if "http://" not in line]
-    said = run_in(tmp_path, "\n".join([first, *twin, "print(found.best, found.figures.keys())"]))
+    said = run_in(tmp_path, "\n".join([first, loop, *twin, "print(found.best, found.figures.keys())"]))
     assert "run 1, baseline: ok, rate" in said
 
 

@@ -15,7 +15,7 @@ from types import ModuleType
 def lazily() -> Iterator[None]:
     """Within it, `from ridgeline.campaign import check` loads nothing until something of `check` is asked for."""
     finder = _Finder()
-    sys.meta_path.insert(0, finder)
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), finder)  # in its place: others before it are asked first
     try:
         yield
     finally:
