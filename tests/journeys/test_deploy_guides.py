@@ -1,4 +1,4 @@
-"""Every command of the guides about services runs as it stands: deploy, disaggregate, rehearse, keep, scale.
+"""Every command of the guides about services runs as it stands: deploy, disaggregate, rehearse, keep.
 
 A guide's files are those of its yaml blocks whose first line names them (`# two.yaml: ...`). Its commands, the lines
 that begin with `$`, run in order in one folder that looks like a checkout. Where one cannot run here as it stands,
@@ -29,7 +29,7 @@ pytestmark = [
     pytest.mark.skipif(bool(missing(HOME / "smg")), reason=missing(HOME / "smg") or "present"),
 ]
 GUIDES = ROOT / "docs" / "guides"
-PAGES = ("deploy", "disaggregate", "rehearse", "keep", "scale")
+PAGES = ("deploy", "disaggregate", "rehearse", "keep")
 LOG = ROOT / "tests" / "samples" / "sglang" / "offline-llama8b-h200-default.log"
 LIMIT_S = 600
 
@@ -48,10 +48,6 @@ INSTEAD: dict[str, tuple[str, str]] = {
     "ridgeline service rehearse service.yaml": (
         "ridgeline service rehearse service.yaml --traffic sharegpt --seconds 1 --policy cache_aware",
         "all policies take minutes",
-    ),
-    "ridgeline service rehearse scaled.yaml": (
-        "ridgeline service rehearse scaled.yaml --scale --traffic sharegpt --rate 8 --minutes 3 --double-at 1",
-        "three quarters of an hour take minutes on busy cores",
     ),
     "ridgeline service keep two.yaml": (
         "timeout -s INT 8 ridgeline service keep two.yaml || [ $? = 124 ]",
