@@ -122,3 +122,11 @@ def test_a_search_that_minimizes_learns_from_what_it_did_not_ask_for() -> None:
     assert search.ask() == {"x": 2}
     with pytest.raises(ridgeline.errors.InputError, match="outside the study's space"):
         search.tell({"x": 4}, 1.0)
+
+
+def test_a_data_frame_has_knobs_and_the_goal_first(tuned: ridgeline.StudyResult) -> None:
+    frame = tuned.to_pandas()
+    # a column of every run is called block: that of its block in the confirmation
+    assert [*frame.columns[:5]] == ["set.block", "mode", "rate", "outcome", "stage"]
+    assert len(frame) == len(tuned.runs)
+    assert frame["rate"].max() == 128.0
