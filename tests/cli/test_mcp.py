@@ -81,6 +81,11 @@ def test_a_campaign_from_check_to_its_verdict(root: Path) -> None:
         await ask("tune", study="study.yaml")
         await over(ask, "studies/levels")
         assert len([*(root / "studies/levels/runs").iterdir()]) == runs
+        # edited: the folder answers another question, and says nothing about this one
+        (root / "study.yaml").write_text(STUDY.replace("[10, 20, 40]", "[20, 80]"))
+        refused = await ask("tune", study="study.yaml")
+        assert not refused["answered"]
+        assert "name another folder" in refused["text"]
 
     talk(root, conversation)
 
@@ -137,6 +142,10 @@ def test_what_it_refuses(root: Path) -> None:
         assert not unknown["answered"]
         assert "level" in unknown["text"]
         assert not (await ask("stop", folder="studies/levels"))["answered"]
+        for elsewhere in ({"model": "/etc/passwd"}, {"model": "llama-8b", "traffic": "../trace.jsonl"}):
+            outside = await ask("simulate", gpu="h200", **elsewhere)
+            assert not outside["answered"]
+            assert "is outside" in outside["text"]
         far = await ask("bench", url="http://192.0.2.1:8000")
         assert not far["answered"]
         assert "--host 192.0.2.1" in far["text"]

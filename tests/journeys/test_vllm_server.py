@@ -212,11 +212,11 @@ def seen(url: str, path: str, body: dict[str, object]) -> tuple[object, ...]:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        (COMPLETIONS, {**PROMPT, "n": 3}),
-        (CHATS, {**CHAT, "n": 2}),
-        (COMPLETIONS, {**PROMPT, "max_tokens": 200, "stop": ["<", "tide"]}),
-        (CHATS, {**CHAT, "max_tokens": 200, "stop": ["<", "tide"]}),
-        (COMPLETIONS, {**PROMPT, "stop": "never"}),
+        (COMPLETIONS, {**PROMPT, "n": 1, "stop": None}),
+        (COMPLETIONS, {**PROMPT, "prompt": ["one two", "three"]}),
+        (COMPLETIONS, {**PROMPT, "max_tokens": 200, "ignore_eos": True}),
+        (CHATS, CHAT),
+        (CHATS, {**CHAT, "max_tokens": 1}),
     ],
 )
 def test_the_twin_answers_as_vllm_does(server: str, twin: str, path: str, body: dict[str, object]) -> None:
@@ -228,11 +228,12 @@ def test_the_twin_answers_as_vllm_does(server: str, twin: str, path: str, body: 
     [
         (COMPLETIONS, {**PROMPT, "model": "nobody"}, True),
         (CHATS, {**CHAT, "model": "nobody"}, True),
-        (COMPLETIONS, {**PROMPT, "n": 0}, True),
+        (COMPLETIONS, {**PROMPT, "n": 0}, False),
         (COMPLETIONS, {**PROMPT, "n": "x"}, False),
-        (COMPLETIONS, {**PROMPT, "stop": ""}, True),
+        (COMPLETIONS, {**PROMPT, "stop": ""}, False),
         (COMPLETIONS, {**PROMPT, "stop": 5}, False),
         (COMPLETIONS, {**PROMPT, "max_tokens": 10**7}, False),
+        (CHATS, {"max_tokens": 4}, False),
     ],
 )
 def test_the_twin_refuses_as_vllm_does(server: str, twin: str, path: str, body: dict[str, object], words: bool) -> None:

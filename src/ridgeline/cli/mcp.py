@@ -107,6 +107,11 @@ class Desk:
         cost = self._affordable(path)
         out = self._inside(folder or f"studies/{cost['name']}")
         if (out / "journal.jsonl").exists():
+            kept = out / "study.yaml"
+            if trials or not kept.is_file() or kept.read_bytes() != path.read_bytes():
+                raise InputError(
+                    f"{out}: holds a campaign of another study, or of this one as it was; name another folder"
+                )
             arguments: list[str | Path] = ["resume", out]
         else:
             arguments = ["tune", path, "--out", out, *(["--trials", str(trials)] if trials else [])]
@@ -174,6 +179,8 @@ class Desk:
         def run(**given: Any) -> ToolAnswer:
             if url := given.get("url"):
                 self._allowed(url)
+            for name in (each for each in given.values() if isinstance(each, str) and "/" in each and each != url):
+                self._inside(name)  # a file of a model or of traffic
             code, text = self._said(tool(**given))
             return ToolAnswer(code == 0, text)
 
