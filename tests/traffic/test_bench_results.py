@@ -196,6 +196,123 @@ def test_aiperf_of_an_older_shape(tmp_path: Path):
         one(written(tmp_path, {"request_throughput": {"avg": 1.0}}, "half.json"))
 
 
+def test_aiperf_says_where_its_tokenizer_is_not_the_servers(tmp_path: Path):
+    """Real figures of 0.13.0: 150 tokens by the tool where the server made 30, so its TPOT is a fifth."""
+    document = {
+        "request_throughput": {"avg": 20.89}, "request_latency": {"unit": "ms", "avg": 174.77},
+        "inter_token_latency": {"unit": "ms", "avg": 0.91}, "benchmark_duration": {"avg": 1.9},
+        "total_osl": {"avg": 6000.0}, "total_usage_completion_tokens": {"avg": 1200.0},
+        "total_isl": {"avg": 6000.0}, "total_usage_prompt_tokens": {"avg": 1472.0},
+    }  # fmt: skip
+    run = one(written(tmp_path, document))
+    assert (run.input_tok_s, run.output_tok_s) == (pytest.approx(1472 / 1.9), pytest.approx(1200 / 1.9))
+    assert "6,000 where the server counted 1,200" in run.derived["tpot_ms"]
+    agreed = one(written(tmp_path, document | {"total_osl": {"avg": 1210.0}}))
+    assert "averaged away" in agreed.derived["tpot_ms"]
+
+
+INFERENCE_PERF = SAMPLES / "inference-perf-0.7.0"
+
+
+def test_inference_perf_with_its_requests():
+    run = one(INFERENCE_PERF)  # the summary and the report for llm-d beside it are the same run once more
+    assert run.source.endswith("stage_0_lifecycle_metrics.json")
+    assert (run.tool, run.rate_s, run.requests, run.failed) == ("inference-perf", 2.0, 4, 0)
+    assert run.latencies_ms["ttft"]["p50"] == pytest.approx(14.23, abs=0.01)
+    assert run.latencies_ms["e2e"]["mean"] == pytest.approx(160.90, abs=0.01)
+    # its own tokenizer makes 150 tokens of the server's 30: rates go by the server's count, gaps by its chunks
+    assert run.output_tok_s == pytest.approx(30 * 4 / 1.29858, rel=1e-3)
+    assert "150 where the server counted 30" in run.derived["tpot_ms"]
+    assert "itl" not in run.latencies_ms and "itl_ms" not in run.derived
+    assert [(r.ok, r.input_tokens, r.output_tokens, len(r.gaps_s)) for r in run.rows] == [(True, 4, 30, 29)] * 4
+    assert min(r.sent_s or 0.0 for r in run.rows) == 0.0
+    assert run.rows[0].e2e_s == pytest.approx(run.rows[0].ttft_s + sum(run.rows[0].gaps_s), abs=0.02)
+
+
+def test_inference_perf_of_several_stages_has_no_requests_of_one(tmp_path: Path):
+    stage = json.loads((INFERENCE_PERF / "stage_0_lifecycle_metrics.json").read_text())
+    rows = json.loads((INFERENCE_PERF / "per_request_lifecycle_metrics.json").read_text())
+    for number in range(2):
+        written(tmp_path, stage, f"stage_{number}_lifecycle_metrics.json")
+    written(tmp_path, rows * 2, "per_request_lifecycle_metrics.json")
+    first, second = read_bench_results(tmp_path)
+    assert first.rows == second.rows == ()
+    assert "150 where the server counted 30" in first.derived["itl_ms"]
+    failed = {**rows[0], "error": {"error_type": "HTTP Error 500", "error_msg": "out of memory"}}
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    written(alone, [failed, *rows[1:]], "per_request_lifecycle_metrics.json")
+    written(alone, stage, "summary_lifecycle_metrics.json")
+    run = one(alone)
+    assert [(r.ok, r.error) for r in run.rows][:2] == [(False, "out of memory"), (True, "")]
+
+
+def test_a_report_of_llm_d():
+    run = one(INFERENCE_PERF / "inference-perf.partial.stage_0.yaml")
+    assert (run.tool, run.requests, run.failed) == ("llm-d benchmark report", 4, 0)
+    assert run.latencies_ms["ttft"]["p50"] == pytest.approx(14.23, abs=0.01)  # written in seconds
+    assert run.latencies_ms["tpot"]["mean"] == pytest.approx(0.95, abs=0.01)  # in s/token
+    assert run.duration_s and run.requests_s == pytest.approx(3.08, abs=0.01)
+
+
+def test_reports_of_llm_d_in_both_generations(tmp_path: Path):
+    new = """
+version: 0.2.1
+run: {time: {duration: PT1M40.5S}}
+scenario:
+  load: {standardized: {tool: inference-perf, rate_qps: 10.0, concurrency: .inf}}
+  stack: [{standardized: {kind: generic}}, {standardized: {kind: inference_engine, model: {name: Qwen/Qwen3-0.6B}}}]
+results:
+  request_performance:
+    aggregate:
+      latency: {time_to_first_token: {units: ms, mean: 36.0, p99: 50.0}, request_latency: {units: s, mean: 0.5}}
+      requests: {total: 500, failures: 3}
+      throughput: {request_rate: {mean: 9.5}, output_token_rate: {mean: 950.0}, input_token_rate: {mean: 95.0}}
+"""
+    (tmp_path / "report.yaml").write_text(new)
+    run = one(tmp_path / "report.yaml")
+    assert (run.tool, run.model) == ("llm-d benchmark report of inference-perf", "Qwen/Qwen3-0.6B")
+    assert (run.requests, run.failed, run.rate_s, run.concurrency, run.duration_s) == (500, 3, 10.0, None, 100.5)
+    assert run.latencies_ms == {"ttft": {"mean": 36.0, "p99": 50.0}, "e2e": {"mean": 500.0}}
+    assert (run.requests_s, run.output_tok_s, run.input_tok_s) == (9.5, 950.0, 95.0)
+    old = """
+version: '0.1'
+scenario: {model: {name: toy}, load: {name: vllm-benchmark}}
+metrics:
+  time: {duration: 16.5}
+  requests: {total: 100, failures: 0}
+  latency: {time_to_first_token: {units: ms, mean: 47.0, p50: 45.0}}
+  throughput: {output_tokens_per_sec: 120.0, requests_per_sec: 6.0}
+"""
+    (tmp_path / "report.yaml").write_text(old)
+    run = one(tmp_path / "report.yaml")
+    assert (run.tool, run.model, run.duration_s) == ("llm-d benchmark report of vllm-benchmark", "toy", 16.5)
+    assert (run.requests_s, run.output_tok_s, run.latencies_ms["ttft"]["p50"]) == (6.0, 120.0, 45.0)
+    (tmp_path / "report.yaml").write_text("metrics: [unclosed")
+    with pytest.raises(InputError, match=r"report\.yaml"):
+        read_bench_results(tmp_path / "report.yaml")
+
+
+def test_inference_x(tmp_path: Path):
+    """Rates per GPU become rates of the service, seconds milliseconds; a list is as many runs."""
+    together = {
+        "hw": "b200", "tp": 4, "ep": 1, "conc": 64, "model": "toy", "framework": "vllm", "tput_per_gpu": 900.0,
+        "output_tput_per_gpu": 100.0, "mean_ttft": 0.5, "median_ttft": 0.4, "p99_ttft": 1.25, "mean_tpot": 0.01,
+        "mean_intvty": 100.0, "mean_e2el": 9.5,
+    }  # fmt: skip
+    apart = {
+        **together, "disagg": True, "num_prefill_gpu": 4, "num_decode_gpu": 12, "framework": "dynamo-sglang",
+        "tput_per_gpu": 600.0,
+    }  # fmt: skip
+    first, second = read_bench_results(written(tmp_path, [together, apart]))
+    assert (first.tool, first.model, first.concurrency) == ("InferenceX", "toy", 64)
+    assert (first.output_tok_s, first.input_tok_s, first.requests_s) == (400.0, 3200.0, None)
+    assert first.latencies_ms["ttft"] == {"mean": 500.0, "p50": 400.0, "p99": 1250.0}
+    assert first.latencies_ms["e2e"]["mean"] == 9500.0 and first.server == {"engine": "vllm"}
+    assert (second.output_tok_s, second.input_tok_s) == (1200.0, 16 * 600.0 - 1200.0)
+    assert second.server == {}
+
+
 @pytest.mark.parametrize("content", [b"", b"not json", b"[1, 2]", b'{"a": 1}', b"\xff\xfe\x00", b'{"benchmarks": []}'])
 def test_what_is_no_result_is_named(tmp_path: Path, content: bytes):
     path = tmp_path / "x.json"
@@ -219,8 +336,13 @@ junk = st.recursive(
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_damaged_results_give_less_and_never_a_surprise(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject):
-    guidellm = json.loads((SAMPLES / "guidellm-0.8.1.json").read_text())
-    document = data.draw(st.sampled_from([VLLM, ONE_BATCH, guidellm, {"aggregated_metrics": {"stats": {}}}]))
+    guidellm, stage = (
+        json.loads((SAMPLES / name).read_text())
+        for name in ("guidellm-0.8.1.json", "inference-perf-0.7.0/stage_0_lifecycle_metrics.json")
+    )
+    inference_x = {"conc": 4, "tput_per_gpu": 9.0, "output_tput_per_gpu": 1.0, "tp": 2, "mean_ttft": 0.5}
+    shapes = [VLLM, ONE_BATCH, guidellm, stage, inference_x, {"aggregated_metrics": {"stats": {}}}]
+    document = data.draw(st.sampled_from(shapes))
     damaged = json.loads(json.dumps(document))
     for _ in range(data.draw(st.integers(1, 4))):
         node = damaged

@@ -6,12 +6,16 @@ only what a table cannot say.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from ridgeline import catalog
 from ridgeline.diagnose.readers.lines import TextFile
@@ -20,13 +24,15 @@ from ridgeline.files import read_regular, read_text
 from ridgeline.serving.metrics import LATENCIES, QUANTILES
 
 _NAMED = (
-    "ridgeline bench, genai-bench, evalscope, guidellm, aiperf, vllm bench, sglang bench_serving and "
-    "bench_one_batch_server"
+    "ridgeline bench, genai-bench, evalscope, guidellm, aiperf, inference-perf, llm-d, InferenceX, vllm bench, sglang "
+    "bench_serving and bench_one_batch_server"
 )
 # how tools that keep no token times make up a time per token
 _AVERAGED = "(latency - TTFT) / (tokens - 1) of each request: spikes inside a request are averaged away"
+_RETOKENIZED = "divided by the tool's own count of tokens, {own:,.0f} where the server counted {server:,.0f}"
 _MINUS_TTFT = "output tokens over (latency - TTFT), which leaves out time in which tokens were also made"
 
+_SAME_COUNT = 0.02  # tokens by two tokenizers
 _Document = Mapping[str, Any]
 # Where a figure may stand is a text: names of nested objects joined by dots, places by |. The first number counts.
 
@@ -360,7 +366,9 @@ def _aiperf_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
         name: {q: value * _TO_MS.get(units[name], 1.0) for q, value in values.items()}
         for name, values in run.latencies_ms.items()
     }
-    inputs, counted = _first(document, "total_isl.avg"), _first(document, "total_usage_completion_tokens.avg")
+    # by the server's count where the file has it; the tool's own depends on the tokenizer it was given
+    inputs = _first(document, "total_usage_prompt_tokens.avg|total_isl.avg")
+    counted, own = _first(document, "total_usage_completion_tokens.avg"), _first(document, "total_osl.avg")
     said = _configured(document.get("input_config"))
     yield replace(
         run,
@@ -369,11 +377,18 @@ def _aiperf_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
         rate_s=_number(said.get("request_rate") or said.get("rate")),
         requests=run.requests + run.failed,
         input_tok_s=inputs / run.duration_s if inputs is not None and run.duration_s else None,
-        # by the server's count where the file has it; the tool's own depends on the tokenizer it was given
         output_tok_s=counted / run.duration_s if counted is not None and run.duration_s else run.output_tok_s,
         latencies_ms=latencies,
+        derived={**run.derived, **_miscounted(own, counted, "tpot_ms")},
         rows=_aiperf_requests(path.with_name("profile_export.jsonl")),
     )
+
+
+def _miscounted(own: float | None, server: float | None, *figures: str) -> dict[str, str]:
+    """The figures that a tool divided by tokens, where its tokenizer counts them differently from the server."""
+    if own is None or not server or abs(own - server) <= _SAME_COUNT * server:
+        return {}
+    return dict.fromkeys(figures, _RETOKENIZED.format(own=own, server=server))
 
 
 def _configured(config: Any) -> dict[str, Any]:
@@ -500,6 +515,130 @@ def _evalscope_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
     )
 
 
+# inference-perf: stage_N_lifecycle_metrics.json (or the summary of all stages), with every request beside it
+
+_INFERENCE_PERF = _Names(
+    "inference-perf",
+    {"requests": "load_summary.count", "failed": "failures.count", "duration_s": "benchmark_time_seconds",
+     "rate_s": "load_summary.requested_rate", "concurrency": "load_summary.concurrency",
+     "requests_s": "successes.throughput.requests_per_sec", "input_tok_s": "successes.throughput.input_tokens_per_sec",
+     "output_tok_s": "successes.throughput.output_tokens_per_sec"},
+    {"ttft": "time_to_first_token@s", "itl": "inter_token_latency@s", "tpot": "time_per_output_token@s",
+     "e2e": "request_latency@s"},
+    {q: f"successes.latency.{{}}.{'median' if q == 'p50' else q}" for q in QUANTILES},
+    {"tpot_ms": _AVERAGED},
+)  # fmt: skip
+_STAGES, _ALL_STAGES = "stage_*_lifecycle_metrics.json", "summary_lifecycle_metrics.json"
+
+
+def _inference_perf_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    run = _INFERENCE_PERF.run(document, str(path))
+    own, counted = (_first(document, f"successes.{name}") for name in ("output_len.mean", "output_tokens.mean"))
+    wrong = _miscounted(own, counted, "tpot_ms", "itl_ms")
+    if wrong and own and counted and run.output_tok_s:
+        run = replace(run, output_tok_s=run.output_tok_s * counted / own)
+    entries = _dicts(_read_json(path.with_name("per_request_lifecycle_metrics.json")))
+    if len(entries) != run.requests:  # of several stages, and requests do not say of which
+        yield replace(run, derived={**run.derived, **wrong})
+        return
+    first = min((start for entry in entries if (start := _number(entry.get("start_time"))) is not None), default=0.0)
+    rows = tuple(_inference_perf_row(entry, first) for entry in entries)
+    if wrong and any(row.gaps_s for row in rows):  # the gaps themselves are there
+        del wrong["itl_ms"]
+        run = replace(run, latencies_ms={name: values for name, values in run.latencies_ms.items() if name != "itl"})
+    yield replace(run, derived={**run.derived, **wrong}, rows=rows)
+
+
+def _inference_perf_row(entry: _Document, first: float) -> BenchRequest:
+    answer, start = _dict(_at(entry, "info.response_metrics")), _number(entry.get("start_time"))
+    times = _gaps(answer.get("chunk_times") or answer.get("output_token_times"))
+    end = _number(entry.get("end_time"))
+    return BenchRequest(
+        ok=not entry.get("error"),
+        input_tokens=_count(_first(entry, "info.request_metrics.text.input_tokens|info.input_tokens")),
+        output_tokens=_count(_first(answer, "server_usage.completion_tokens|output_tokens")),
+        sent_s=None if start is None else start - first,
+        ttft_s=times[0] - start if times and start is not None else None,
+        e2e_s=end - start if end is not None and start is not None else None,
+        gaps_s=tuple(after - before for before, after in itertools.pairwise(times)),
+        error=str(_at(entry, "error.error_msg") or entry.get("error") or "")[:300],
+    )
+
+
+# the benchmark report of llm-d, in YAML: versions 0.2 (results:) and 0.1 (metrics:)
+
+_LLM_D = _Names(
+    "llm-d benchmark report",
+    {"requests": "requests.total", "failed": "requests.failures",
+     "requests_s": "throughput.request_rate.mean|throughput.requests_per_sec",
+     "input_tok_s": "throughput.input_token_rate.mean|throughput.input_tokens_per_sec",
+     "output_tok_s": "throughput.output_token_rate.mean|throughput.output_tokens_per_sec"},
+    {"ttft": "time_to_first_token", "itl": "inter_token_latency", "tpot": "time_per_output_token",
+     "e2e": "request_latency"},
+    {q: f"latency.{{}}.{q}" for q in QUANTILES},
+    {"tpot_ms": _AVERAGED},
+)  # fmt: skip
+
+
+def _llm_d_figures(document: _Document) -> _Document:
+    return _dict(_at(document, "results.request_performance.aggregate")) or _dict(document.get("metrics"))
+
+
+def _llm_d_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    figures, load = _llm_d_figures(document), _dict(_at(document, "scenario.load.standardized"))
+    run = _LLM_D.run(figures, str(path))
+    units = {name: str(_at(figures, f"latency.{theirs}.units")) for name, theirs in _LLM_D.latencies.items()}
+    stack = _dicts(_at(document, "scenario.stack"))
+    named = [name for part in stack if (name := _at(part, "standardized.model.name"))]
+    tool = str(load.get("tool") or _at(document, "scenario.load.name") or "")
+    yield replace(
+        run,
+        tool=f"{run.tool} of {tool}" if tool else run.tool,
+        model=str(named[0] if named else _at(document, "scenario.model.name") or ""),
+        concurrency=_count(load.get("concurrency")) or None,
+        rate_s=_number(load.get("rate_qps")),
+        duration_s=_number(_at(figures, "time.duration")) or _iso_seconds(_at(document, "run.time.duration")),
+        latencies_ms={
+            name: {q: value * _TO_MS.get(units[name].partition("/")[0], 1e3) for q, value in values.items()}
+            for name, values in run.latencies_ms.items()
+        },
+    )
+
+
+def _iso_seconds(text: Any) -> float | None:
+    """PT1M40.5S, a duration as ISO 8601 writes it."""
+    found = re.fullmatch(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:([\d.]+)S)?", str(text))
+    return sum(float(n or 0) * unit for n, unit in zip(found.groups(), (3600, 60, 1), strict=True)) if found else None
+
+
+# InferenceX (InferenceMAX before): one object a run with figures per GPU and seconds, often a list of them
+
+_INFERENCE_X = _Names(
+    "InferenceX",
+    {"concurrency": "conc"},
+    {"ttft": "ttft@s", "tpot": "tpot@s", "itl": "itl@s", "e2e": "e2el@s"},
+    {"mean": "mean_{}", "p50": "median_{}"} | {q: f"{q}_{{}}" for q in ("p90", "p95", "p99")},
+    {"tpot_ms": _AVERAGED},
+)
+
+
+def _inference_x_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    """Rates are per GPU there: output rates of split roles per GPU that decodes, total rates per GPU of both."""
+    split = [_count(document.get(f"num_{role}_gpu")) for role in ("prefill", "decode")]
+    apart = document.get("disagg") is True
+    gpus = sum(split) if apart else _count(document.get("tp")) * (_count(document.get("pp")) or 1) or split[1]
+    total, output = (_number(document.get(name)) for name in ("tput_per_gpu", "output_tput_per_gpu"))
+    made = None if output is None else output * (split[1] if apart else gpus) or None
+    engine = str(document.get("framework") or "")
+    yield replace(
+        _INFERENCE_X.run(document, str(path)),
+        model=str(document.get("model") or ""),
+        output_tok_s=made,
+        input_tok_s=None if total is None or made is None else total * gpus - made,
+        server={"engine": engine} if engine in catalog.names("engines") else {},
+    )
+
+
 # whether it is this tool's, and how to read it
 _READERS: tuple[tuple[Callable[[_Document], bool], Callable[[_Document, Path], Iterator[BenchRun]]], ...] = (
     (lambda d: any("metrics" in b for b in _dicts(d.get("benchmarks"))), _guidellm_runs),
@@ -509,6 +648,9 @@ _READERS: tuple[tuple[Callable[[_Document], bool], Callable[[_Document, Path], I
     (lambda d: {"batch_size", "input_len", "output_throughput"} <= d.keys(), _one_batch_runs),
     (lambda d: all("avg" in _dict(d.get(n)) for n in ("request_throughput", "request_latency")), _aiperf_runs),
     (lambda d: isinstance(d.get("aggregated_metrics"), dict), _genai_runs),
+    (lambda d: isinstance(_at(d, "successes.latency"), dict), _inference_perf_runs),
+    (lambda d: "latency" in _llm_d_figures(d), _llm_d_runs),
+    (lambda d: {"conc", "tput_per_gpu"} <= d.keys(), _inference_x_runs),
     (_is_evalscope, _evalscope_runs),
 )
 
@@ -517,8 +659,8 @@ def read_bench_results(path: Path) -> list[BenchRun]:
     """Every run in a result file, or in all result files of a folder; raises InputError naming what is not one."""
     files = [path]
     if path.is_dir():
-        found = (p for p in path.rglob("*") if p.suffix in (".json", ".jsonl") and p.is_file())
-        files = sorted({_summary_beside(p) for p in found})
+        found = (p for p in path.rglob("*") if p.suffix in (".json", ".jsonl", ".yaml", ".yml") and p.is_file())
+        files = sorted({_summary_beside(p) for p in found if not _told_in_parts(p)})
     runs = [
         run for file in map(_summary_beside, files) for document in _documents(file) for run in _known(document, file)
     ]
@@ -533,7 +675,15 @@ def _summary_beside(path: Path) -> Path:
     return beside if path.suffix == ".jsonl" and beside.is_file() else path
 
 
+def _told_in_parts(path: Path) -> bool:
+    """inference-perf sums its stages up in a further file, and again as a report for llm-d."""
+    again = path.name == _ALL_STAGES or path.name.startswith("inference-perf.partial.")
+    return again and any(path.parent.glob(_STAGES))
+
+
 def _known(document: Any, path: Path) -> Iterator[BenchRun]:
+    if isinstance(document, list):
+        return (run for each in document if isinstance(each, dict) for run in _known(each, path))
     read = next((read for is_it, read in _READERS if isinstance(document, dict) and is_it(document)), None)
     return iter(()) if read is None else read(document, path)
 
@@ -547,7 +697,9 @@ def _documents(path: Path) -> Iterator[Any]:
         raise InputError(
             f"{path}: not a text file; `ridgeline twin import` reads JSON and JSONL results of {_NAMED}"
         ) from None
-    if (whole := _parsed(text)) is not None:
+    if path.suffix in (".yaml", ".yml"):
+        yield _parsed_yaml(text)
+    elif (whole := _parsed(text)) is not None:
         yield whole
     else:  # a torn last line, or a log line between results, is passed over
         yield from (found for line in text.splitlines() if (found := _parsed(line)) is not None)
@@ -557,6 +709,13 @@ def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
+        return None
+
+
+def _parsed_yaml(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date that is none
         return None
 
 

@@ -25,7 +25,10 @@ def import_results(
     ] = None,
     as_json: option.AsJson = False,
 ) -> None:
-    """Read results of genai-bench, evalscope, guidellm, aiperf, vllm bench and SGLang's benches.
+    """Read results of other load generators and of published runs.
+
+    It knows genai-bench, evalscope, guidellm, aiperf, inference-perf, reports of llm-d, InferenceX, vllm bench and
+    SGLang's benches.
 
     Figures that were not measured, or that contradict each other, are marked with the reason.
 
