@@ -141,6 +141,26 @@ def test_the_site_is_searched_from_a_file(built: Path, tmp_path: Path) -> None:
         tab.until("document.querySelectorAll('.md-search-result__item').length > 2")
 
 
+@pytest.mark.browser
+@NEEDS_CHROMIUM
+def test_the_site_is_read_by_everybody(built: Path) -> None:
+    """Contrast, headings, names and the keyboard, on pages of every sort; scripts/site-check looks at all of them."""
+    pages = (
+        "index.html",
+        "docs/guides/python.html",
+        "docs/reference/workload-sglang.html",
+        "docs/reference/index.html",
+    )
+    command = [sys.executable, ROOT / "scripts/site-check", built, *pages]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("4 pages, 0 faults")
+
+
+def test_the_site_is_small(built: Path) -> None:
+    assert sum(path.stat().st_size for path in built.rglob("*") if path.is_file()) < 5e6
+
+
 def test_every_guide_is_in_the_navigation() -> None:
     listed, guides = (ROOT / "mkdocs.yml").read_text(), sorted((ROOT / "docs/guides").glob("*.md"))
     assert [path.name for path in guides if f"docs/guides/{path.name}\n" not in listed] == []
