@@ -17,7 +17,7 @@ from ridgeline.serving.engines.knobs import (
     KNOBS,
     ROWS,
     Domain,
-    Knob,
+    KnobRow,
     Part,
     Spelling,
     engine_total,
@@ -68,11 +68,11 @@ def asked(draw: st.DrawFn, engine: str, release: tuple[int, ...]) -> dict[str, V
     return values
 
 
-def _name(draw: st.DrawFn, knob: Knob, engine: str) -> str:
+def _name(draw: st.DrawFn, knob: KnobRow, engine: str) -> str:
     return draw(st.sampled_from(knob.names(engine)))
 
 
-def _value(draw: st.DrawFn, knob: Knob, tp: int) -> Value:
+def _value(draw: st.DrawFn, knob: KnobRow, tp: int) -> Value:
     if draw(st.integers(0, 9)) == 0:
         return "default"
     if knob.name in SIZES:
@@ -227,10 +227,10 @@ def test_a_knob_of_another_release_is_told_apart_from_one_that_went() -> None:
 
 
 def test_the_spelling_is_that_of_the_release() -> None:
-    knob = Knob("width", {"other": (Spelling("w"), Spelling("wide", since=(0, 5, 3)))}, Domain.WHOLE, "8")
+    knob = KnobRow("width", {"other": (Spelling("w"), Spelling("wide", since=(0, 5, 3)))}, Domain.WHOLE, "8")
     said = [knob.spelling("other", release) for release in ((0, 5, 2), (0, 5, 3), (0, 5))]
     assert [spelling and spelling.flag for spelling in said] == ["w", "wide", "wide"]
-    later = Knob("width", {"other": (Spelling("wide", since=(0, 5, 3)),)}, Domain.WHOLE, "8")
+    later = KnobRow("width", {"other": (Spelling("wide", since=(0, 5, 3)),)}, Domain.WHOLE, "8")
     assert later.spelling("other", (0, 5, 2)) is None
 
 

@@ -18,7 +18,7 @@ from ridgeline.serving.engines.base import (
 )
 from ridgeline.serving.engines.failures import FailureText, kind_in
 from ridgeline.serving.engines.flags import EngineFlags
-from ridgeline.serving.engines.knobs import ROWS, Domain, Knob, Spelling
+from ridgeline.serving.engines.knobs import ROWS, Domain, KnobRow, Spelling
 from ridgeline.serving.engines.releases import Flag, Version
 
 # every flag of its command line: value, switch, toggle or list
@@ -27,7 +27,7 @@ _ROWS = [
     # a knob that Ridgeline has a name for: its meaning, its values and what failures ask of it are known
     replace(ROWS["max_running_requests"], spelled={"reef": (Spelling("slots"),)}, default="4"),
     # one that only reef has
-    Knob("step_ms", {"reef": (Spelling("step_ms"),)}, Domain.NUMBER, "1", unit="ms"),
+    KnobRow("step_ms", {"reef": (Spelling("step_ms"),)}, Domain.NUMBER, "1", unit="ms"),
 ]
 _STARTED = re.compile(r"^reef (\S+) starts with (\{.*\})$")
 # what it prints when it fails: `sure` where the line alone leaves no doubt

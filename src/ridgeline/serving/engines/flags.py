@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 
 from ridgeline.records.expression import Value, is_number
-from ridgeline.serving.engines.knobs import KNOBS, ROWS, Domain, Knob, Scope, Spelling, engine_total, rank_share
+from ridgeline.serving.engines.knobs import KNOBS, ROWS, Domain, KnobRow, Scope, Spelling, engine_total, rank_share
 from ridgeline.serving.engines.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
 
 _USUAL = ("spread", "memory", "requests", "chunk")  # levers
@@ -26,7 +26,7 @@ class EngineFlags:
     `rows` are the table's, or those that somebody else's engine brings.
     """
 
-    def __init__(self, engine: str, flags: Mapping[str, Flag], rows: Iterable[Knob] = ROWS.values()) -> None:
+    def __init__(self, engine: str, flags: Mapping[str, Flag], rows: Iterable[KnobRow] = ROWS.values()) -> None:
         self.engine, self.flags = engine, flags
         self._rows = tuple(knob for knob in rows if engine in knob.spelled)
         self._knobs = {knob.name: knob for knob in self._rows if knob.spelled[engine]}
@@ -37,7 +37,7 @@ class EngineFlags:
         return {name: knob.name for knob in reversed(self._knobs.values()) for name in knob.names(self.engine)}
 
     @cached_property
-    def _combined(self) -> list[tuple[Knob, Spelling]]:
+    def _combined(self) -> list[tuple[KnobRow, Spelling]]:
         """Spellings that take more than one field."""
         pairs = [(knob, spelling) for knob in self._knobs.values() for spelling in knob.spelled[self.engine]]
         return [(knob, spelling) for knob, spelling in pairs if spelling.fixed or spelling.along]
@@ -101,7 +101,7 @@ class EngineFlags:
             del left["dp"]  # `--dp-size N --enable-dp-attention`, half translated: the same N said twice, no copies
         return {name: _typed(self._knobs.get(name), value) for name, value in left.items()}
 
-    def _heard(self, knob: Knob, spelling: Spelling, left: dict[str, Value]) -> dict[str, Value]:
+    def _heard(self, knob: KnobRow, spelling: Spelling, left: dict[str, Value]) -> dict[str, Value]:
         """`left` with the fields of this spelling, where they are there, as the knob they stand for."""
         for value, fields in spelling.fixed.items():
             if all(left.get(name) == said for name, said in fields.items()):
@@ -186,7 +186,7 @@ def _renamed(left: dict[str, Value], gone: Sequence[str], name: str, value: Valu
     return made
 
 
-def _typed(knob: Knob | None, value: Value) -> Value:
+def _typed(knob: KnobRow | None, value: Value) -> Value:
     """Whole numbers without a point, however a study or a step of a range wrote them."""
     whole = knob is not None and knob.takes in (Domain.WHOLE, Domain.COUNT, Domain.CHUNK)
     return int(value) if whole and isinstance(value, float) and value.is_integer() else value
@@ -197,7 +197,7 @@ def _groups(values: Mapping[str, Value]) -> int:
     return groups if isinstance(groups, int) and groups > 1 else 1
 
 
-def _printed(knob: Knob | None, value: Value, groups: int) -> Value:
+def _printed(knob: KnobRow | None, value: Value, groups: int) -> Value:
     if knob is None or groups == 1 or not is_number(value):
         return value
     if knob.attention_dp_factor != 1.0:
@@ -206,7 +206,7 @@ def _printed(knob: Knob | None, value: Value, groups: int) -> Value:
     return rank_share(int(value), groups) if divided and value > 0 else value
 
 
-def _meant(knob: Knob | None, value: Value, groups: int) -> Value:
+def _meant(knob: KnobRow | None, value: Value, groups: int) -> Value:
     if knob is None or groups == 1 or not is_number(value):
         return value
     if knob.attention_dp_factor != 1.0:

@@ -79,7 +79,7 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class KnobRow:
     """`scope` says whose number it is, `printed` whose the engine's log repeats. `lever` is what failures call it.
 
     `default` is what leaving it out, or the value `default`, means. A value of `omit_when` is not written: it is what
@@ -145,96 +145,96 @@ _NO_GRAPHS: Mapping[str, Value] = {"cuda_graph_backend_decode": "disabled", "cud
 _LAYOUT, _SETTINGS = Part.LAYOUT, Part.SETTINGS
 
 _ROWS = (
-    Knob("tp", _each("tp_size", "tensor_parallel_size"), Domain.WHOLE, "1", ("tp_size", "tensor_parallel_size"),
+    KnobRow("tp", _each("tp_size", "tensor_parallel_size"), Domain.WHOLE, "1", ("tp_size", "tensor_parallel_size"),
          _LAYOUT, "tp", "GPUs", lever="spread"),
-    Knob("pp", _each("pp_size", "pipeline_parallel_size"), Domain.WHOLE, "1", ("pp_size", "pipeline_parallel_size"),
+    KnobRow("pp", _each("pp_size", "pipeline_parallel_size"), Domain.WHOLE, "1", ("pp_size", "pipeline_parallel_size"),
          _LAYOUT, "pp", "stages", omit_when=1, lever="spread"),
     # vLLM's copies are schedulers of one server, SGLang's are servers behind its own router
-    Knob("dp", _each("dp_size", "data_parallel_size"), Domain.WHOLE, "1", ("dp_size", "data_parallel_size"),
+    KnobRow("dp", _each("dp_size", "data_parallel_size"), Domain.WHOLE, "1", ("dp_size", "data_parallel_size"),
          _LAYOUT, "dp", "copies", omit_when=1),
-    Knob("ep", {"sglang": (Spelling("ep_size", along=("enable_ep_moe",)), Spelling("ep_size", _EXPERTS))},
+    KnobRow("ep", {"sglang": (Spelling("ep_size", along=("enable_ep_moe",)), Spelling("ep_size", _EXPERTS))},
          Domain.WHOLE, "1; as many as tp with an all-to-all back end", ("ep_size", "expert_parallel_size"),
          _LAYOUT, "ep", "GPUs", omit_when=1),
-    Knob("attn_dp", {"sglang": (Spelling("dp_size", along=("enable_dp_attention",)),
+    KnobRow("attn_dp", {"sglang": (Spelling("dp_size", along=("enable_dp_attention",)),
                                 Spelling("attn_dp_size", _ATTENTION_DP))},
          Domain.WHOLE, "1", ("attn_dp_size", "attention_data_parallel_size"), _LAYOUT, "attn_dp", "groups",
          omit_when=1),
     # of all attention-DP ranks together: SGLang divides it by their number, and a limit below that stops every release
     # before 0.5.23; vLLM's max_num_seqs is of each rank, so what it is given is a share (`planned_values`)
-    Knob("max_running_requests", _each("max_running_requests", "max_num_seqs"), Domain.WHOLE,
+    KnobRow("max_running_requests", _each("max_running_requests", "max_num_seqs"), Domain.WHOLE,
          "tokens of the KV pool / context x 512, within 2048 and 4096", ("max_seqs",), _SETTINGS,
          "max_running_requests", "requests", lever="requests"),
-    Knob("mem_fraction_static", _same("mem_fraction_static", "sglang"), Domain.SHARE,
+    KnobRow("mem_fraction_static", _same("mem_fraction_static", "sglang"), Domain.SHARE,
          "computed from GPU memory, chunk and graphs", (), _SETTINGS, "mem_fraction", lever="memory"),
-    Knob("attention_backend", _same("attention_backend", "sglang"), Domain.BACKEND, "by GPU and model", (), _SETTINGS,
-         "attention_backend"),
-    Knob("page_size", _each("page_size", "block_size"), Domain.WHOLE, "1, or what the attention back end needs", (),
+    KnobRow("attention_backend", _same("attention_backend", "sglang"), Domain.BACKEND, "by GPU and model", (),
+         _SETTINGS, "attention_backend"),
+    KnobRow("page_size", _each("page_size", "block_size"), Domain.WHOLE, "1, or what the attention back end needs", (),
          _SETTINGS, "page_size", "tokens"),
-    Knob("cuda_graph_max_bs", {
+    KnobRow("cuda_graph_max_bs", {
          "sglang": (Spelling("cuda_graph_max_bs", fixed={0: {"disable_cuda_graph": True}}),
                     Spelling("cuda_graph_max_bs_decode", _GRAPHS, fixed={0: _NO_GRAPHS})),
          "vllm": (Spelling("max_cudagraph_capture_size", fixed={0: {"enforce_eager": True}}),)},
          Domain.COUNT, "by GPU memory and tp; 0 is no graphs at all, for prefill neither", (), _SETTINGS,
          "cuda_graph_max_bs", "requests", Scope.RANK, Scope.RANK, lever="graph"),
-    Knob("disable_prefill_cuda_graph", {"sglang": (
+    KnobRow("disable_prefill_cuda_graph", {"sglang": (
          Spelling(since=(0, 5, 10), fixed={True: {"disable_piecewise_cuda_graph": True}}),
          Spelling(since=_GRAPHS, fixed={True: {"cuda_graph_backend_prefill": "disabled"}}))},
          Domain.SWITCH, "graphs where model and back end allow them", (), _SETTINGS, "prefill_graph", inverted=True),
     # before it prints it, SGLang divides it by the attention-DP size
-    Knob("chunked_prefill_size", _same("chunked_prefill_size", "sglang"), Domain.CHUNK, "by GPU memory", (), _SETTINGS,
-         "chunked_prefill_size", "tokens", printed=Scope.RANK, lever="chunk"),
-    Knob("enable_mixed_chunk", _same("enable_mixed_chunk", "sglang"), Domain.SWITCH, "false", (), _SETTINGS,
+    KnobRow("chunked_prefill_size", _same("chunked_prefill_size", "sglang"), Domain.CHUNK, "by GPU memory", (),
+         _SETTINGS, "chunked_prefill_size", "tokens", printed=Scope.RANK, lever="chunk"),
+    KnobRow("enable_mixed_chunk", _same("enable_mixed_chunk", "sglang"), Domain.SWITCH, "false", (), _SETTINGS,
          "mixed_chunk"),
-    Knob("max_prefill_tokens", _same("max_prefill_tokens", "sglang"), Domain.WHOLE, "16384", (), _SETTINGS,
+    KnobRow("max_prefill_tokens", _same("max_prefill_tokens", "sglang"), Domain.WHOLE, "16384", (), _SETTINGS,
          "max_prefill_tokens", "tokens"),
-    Knob("schedule_conservativeness", _same("schedule_conservativeness", "sglang"), Domain.NUMBER, "1", (), _SETTINGS,
-         "schedule_conservativeness", attention_dp_factor=0.3),
-    Knob("disable_radix_cache", _same("disable_radix_cache", "sglang"), Domain.SWITCH, "false", (), _SETTINGS,
+    KnobRow("schedule_conservativeness", _same("schedule_conservativeness", "sglang"), Domain.NUMBER, "1", (),
+         _SETTINGS, "schedule_conservativeness", attention_dp_factor=0.3),
+    KnobRow("disable_radix_cache", _same("disable_radix_cache", "sglang"), Domain.SWITCH, "false", (), _SETTINGS,
          "radix_cache", inverted=True),
-    Knob("speculative_num_draft_tokens", _same("speculative_num_draft_tokens", "sglang"), Domain.WHOLE,
+    KnobRow("speculative_num_draft_tokens", _same("speculative_num_draft_tokens", "sglang"), Domain.WHOLE,
          "1: no speculation", (), _SETTINGS, "draft_tokens", "tokens"),
-    Knob("scheduler_recv_interval", _same("scheduler_recv_interval", "sglang"), Domain.WHOLE, "1", ("recv_interval",),
-         _SETTINGS, "recv_interval", "decode steps"),
-    Knob("tokenizer_worker_num", _each("tokenizer_worker_num", "api_server_count"), Domain.WHOLE, "1", (), _SETTINGS,
+    KnobRow("scheduler_recv_interval", _same("scheduler_recv_interval", "sglang"), Domain.WHOLE, "1",
+         ("recv_interval",), _SETTINGS, "recv_interval", "decode steps"),
+    KnobRow("tokenizer_worker_num", _each("tokenizer_worker_num", "api_server_count"), Domain.WHOLE, "1", (), _SETTINGS,
          "tokenizer_workers", "processes"),
-    Knob("detokenizer_worker_num", _same("detokenizer_worker_num", "sglang"), Domain.WHOLE, "1", (), _SETTINGS,
+    KnobRow("detokenizer_worker_num", _same("detokenizer_worker_num", "sglang"), Domain.WHOLE, "1", (), _SETTINGS,
          "detokenizer_workers", "processes"),
-    Knob("stream_interval", _same("stream_interval", "sglang", "vllm"), Domain.WHOLE, "1", (), _SETTINGS,
+    KnobRow("stream_interval", _same("stream_interval", "sglang", "vllm"), Domain.WHOLE, "1", (), _SETTINGS,
          "stream_interval", "tokens"),
-    Knob("quantization", _same("quantization", "sglang", "vllm"), Domain.TEXT, "as the model's files say", (),
+    KnobRow("quantization", _same("quantization", "sglang", "vllm"), Domain.TEXT, "as the model's files say", (),
          Part.MODEL, "dtype"),
-    Knob("kv_cache_dtype", _same("kv_cache_dtype", "sglang", "vllm"), Domain.TEXT, "as the model computes", (),
+    KnobRow("kv_cache_dtype", _same("kv_cache_dtype", "sglang", "vllm"), Domain.TEXT, "as the model computes", (),
          Part.MODEL, "kv_dtype"),
     # Known and written by release, not modelled.
-    Knob("moe_a2a_backend", {"sglang": (Spelling(fixed={"deepep": {"enable_deepep_moe": True}}),
+    KnobRow("moe_a2a_backend", {"sglang": (Spelling(fixed={"deepep": {"enable_deepep_moe": True}}),
                                         Spelling("moe_a2a_backend", _EXPERTS))}, Domain.TEXT, "none", omit_when="none"),
-    Knob("cuda_graph_bs", {"sglang": (Spelling("cuda_graph_bs"), Spelling("cuda_graph_bs_decode", _GRAPHS)),
+    KnobRow("cuda_graph_bs", {"sglang": (Spelling("cuda_graph_bs"), Spelling("cuda_graph_bs_decode", _GRAPHS)),
                            "vllm": (Spelling("cudagraph_capture_sizes"),)}, Domain.TEXT, "by the largest graph"),
-    Knob("context_length", _each("context_length", "max_model_len"), Domain.WHOLE, "the model's own", ("context_len",),
-         unit="tokens", lever="length"),
-    Knob("gpu_memory_utilization", _same("gpu_memory_utilization", "vllm"), Domain.SHARE,
+    KnobRow("context_length", _each("context_length", "max_model_len"), Domain.WHOLE, "the model's own",
+         ("context_len",), unit="tokens", lever="length"),
+    KnobRow("gpu_memory_utilization", _same("gpu_memory_utilization", "vllm"), Domain.SHARE,
          "0.92; 0.9 before 0.20", lever="memory"),
-    Knob("max_num_batched_tokens", _same("max_num_batched_tokens", "vllm"), Domain.WHOLE, "by use and GPU",
+    KnobRow("max_num_batched_tokens", _same("max_num_batched_tokens", "vllm"), Domain.WHOLE, "by use and GPU",
          unit="tokens", lever="chunk"),
-    Knob("VLLM_CPU_KVCACHE_SPACE", {"vllm": ()}, Domain.COUNT, "by the memory of the machine", unit="GiB",
+    KnobRow("VLLM_CPU_KVCACHE_SPACE", {"vllm": ()}, Domain.COUNT, "by the memory of the machine", unit="GiB",
          lever="memory"),
     # Other ways to say one of the above; the engine's parser takes them, and `EngineFlags.canonical` reads them so.
-    Knob("disable_cuda_graph", _same("disable_cuda_graph", "sglang"), Domain.SWITCH, "false"),
-    Knob("enable_dp_attention", _same("enable_dp_attention", "sglang"), Domain.SWITCH, "false: dp counts copies"),
-    Knob("enable_ep_moe", _same("enable_ep_moe", "sglang"), Domain.SWITCH, "false"),
-    Knob("enable_deepep_moe", _same("enable_deepep_moe", "sglang"), Domain.SWITCH, "false"),
-    Knob("enable_expert_parallel", _same("enable_expert_parallel", "vllm"), Domain.SWITCH, "false"),
-    Knob("enforce_eager", _same("enforce_eager", "vllm"), Domain.SWITCH, "false"),
+    KnobRow("disable_cuda_graph", _same("disable_cuda_graph", "sglang"), Domain.SWITCH, "false"),
+    KnobRow("enable_dp_attention", _same("enable_dp_attention", "sglang"), Domain.SWITCH, "false: dp counts copies"),
+    KnobRow("enable_ep_moe", _same("enable_ep_moe", "sglang"), Domain.SWITCH, "false"),
+    KnobRow("enable_deepep_moe", _same("enable_deepep_moe", "sglang"), Domain.SWITCH, "false"),
+    KnobRow("enable_expert_parallel", _same("enable_expert_parallel", "vllm"), Domain.SWITCH, "false"),
+    KnobRow("enforce_eager", _same("enforce_eager", "vllm"), Domain.SWITCH, "false"),
 )  # fmt: skip
 
 # By every name there is: ours, the short ones, and the engines' own.
-KNOBS: Mapping[str, Knob] = {
+KNOBS: Mapping[str, KnobRow] = {
     name: knob for knob in reversed(_ROWS) for name in (*knob.names("vllm"), *knob.names("sglang"), knob.name)
 }
-ROWS: Mapping[str, Knob] = {knob.name: knob for knob in _ROWS}
+ROWS: Mapping[str, KnobRow] = {knob.name: knob for knob in _ROWS}
 
 
-def modelled(part: Part | None = None) -> list[Knob]:
+def modelled(part: Part | None = None) -> list[KnobRow]:
     """The knobs that change what the twin computes; those of one part of it."""
     return [k for k in _ROWS if (k.part is part if part else k.part is not Part.NOWHERE)]
 
