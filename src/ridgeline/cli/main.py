@@ -78,11 +78,13 @@ Command = Callable[..., Any]
 
 
 def all_commands() -> dict[str, tuple[str, str]]:
-    """What is typed -> (place, line of help): the core's and every wing's.
+    """What is typed -> (place, line of help): the core's and every wing's, of which the first goes first.
 
     Without verbs that begin with one that takes arguments: `tune fast` is a study called fast.
     """
-    rows = {**_COMMANDS, **{verb: row for verb, row in catalog.verbs().items() if verb not in _COMMANDS}}
+    rows = {**_COMMANDS}
+    for wing, _ in catalog.wings():
+        rows |= {verb: row for verb, row in wing.verbs.items() if verb not in rows}
     groups = {name for wing, _ in catalog.wings() for name in wing.groups if rows.get(name) is wing.verbs.get(name)}
     return {verb: row for verb, row in rows.items() if not rows.keys() & {*_starts(verb)} - groups}
 
@@ -153,10 +155,10 @@ def overview() -> str:
     width = max(map(len, (*verbs, *groups)))
     broken = [f"The wing {name} could not be loaded: {why}" for name, why in catalog.broken_wings().items()]
     broken += [
-        f"The verb {verb!r} of the wing {wing.name} of {package} gives way to one of ours."
+        f"The verb {verb!r} of the wing {wing.name} of {package} gives way to another."
         for wing, package in catalog.wings()
-        for verb in wing.verbs
-        if verb in _COMMANDS or verb not in all_commands()
+        for verb, row in wing.verbs.items()
+        if all_commands().get(verb) is not row
     ]
     blocks = [_ABOUT, "Verbs:", *_table(verbs, width), "", "Groups of further verbs:", *_table(groups, width), ""]
     return "\n".join([*blocks, *broken, *([""] if broken else []), "Exit codes:", *_exit_codes()])
@@ -174,11 +176,10 @@ def _exit_codes() -> Iterator[str]:
 
 def command_named(name: str) -> Command:
     """The function behind what is typed: `tune`, `study edge`."""
-    place = _COMMANDS[name][0] if name in _COMMANDS else catalog.verb_place(name)
-    if not place:
+    if name not in (known := all_commands()):
         raise InputError(f"{name!r} is not a verb; {_meant(name)}")
     with lazily():
-        found: Command = catalog.at(place)
+        found: Command = catalog.at(known[name][0])
     return found
 
 
