@@ -21,7 +21,7 @@ from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.study import Budget
 from tests.campaign.harness import campaign
 from tests.cli.test_faces import message
-from tests.cli.test_terminal import PLANNED_S, rate, start_run, wide_study
+from tests.cli.test_terminal import PLANNED_S, rate, wide_study
 from tests.command_line import ridgeline
 from tests.report.live.test_access import quick
 
@@ -39,7 +39,7 @@ def test_all_runs_are_a_sparkline_from_low_to_high_that_marks_what_failed(tmp_pa
     lines = picture_lines(now, width, PLANNED_S + 60)
     spark = next(line for line in lines if line.startswith("  rate  "))
     assert re.fullmatch(r"  rate  [▁-█x]+", spark) and len(spark) <= width
-    assert width < 39 or spark[8] == "▁" and spark[10] == "x"
+    assert width < 39 or (spark[8] == "▁" and spark[10] == "x")
     assert re.fullmatch(r"  rate  [-_.:=+*#x]+", in_ascii(spark))
 
 

@@ -24,7 +24,6 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.cli.main import main
-from ridgeline.cli.terminal import json_escaped
 from ridgeline.study.history import read_history
 
 WAIT_S = 120  # a verb that waits for a pipe would wait for ever
@@ -397,12 +396,6 @@ def test_an_export_ends_its_lines_as_csv_does(spoilt: Path) -> None:
     done = ridgeline("study", "export", spoilt, cwd=spoilt)
     assert done.stdout.count("\r\n") == done.stdout.count("\n") > 1
     assert "\N{REPLACEMENT CHARACTER}" not in done.stdout
-
-
-def test_json_stays_the_same_document() -> None:
-    text = json.dumps({"a": f"{SPITE}\U000e0041 é"}, ensure_ascii=False)
-    assert not obeyed(json_escaped(text))
-    assert json.loads(json_escaped(text)) == json.loads(text)
 
 
 def test_on_a_terminal_our_own_drawing_is_all_that_is_obeyed(cursed: Path) -> None:

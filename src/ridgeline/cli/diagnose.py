@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from ridgeline import catalog
-from ridgeline.cli.terminal import clean_line, json_escaped, uncleaned
+from ridgeline.cli.terminal import clean_line, uncleaned
 from ridgeline.cli.text.table import aligned, cut
 from ridgeline.diagnose import base
 from ridgeline.diagnose import comparison as diagnose_comparison
@@ -64,7 +64,7 @@ def diagnose(
             diagnose_knobs.knobs_yaml([f for d in diagnoses for f in d.findings]) or "# no finding names a knob to try"
         )
     elif as_json:
-        print(json_escaped(json.dumps({"files": [d.as_json() for d in diagnoses]}, indent=2, ensure_ascii=False)))
+        print(json.dumps({"files": [d.as_json() for d in diagnoses]}, indent=2))
     else:
         print("\n\n".join(_diagnosis_text(d) for d in diagnoses if d.kinds))
     _complain(diagnoses, analyzers)
@@ -76,8 +76,7 @@ def _compare(files: list[Path], analyzers: list[Analyzer], as_json: bool, as_kno
     first, second = files
     with reading_bar(first) as one, reading_bar(second) as other:
         comparison = diagnose_comparison.compare_files(first, second, analyzers, (one, other))
-    document = json.dumps(comparison.as_json(), indent=2, ensure_ascii=False)
-    print(json_escaped(document) if as_json else _comparison_text(comparison))
+    print(json.dumps(comparison.as_json(), indent=2) if as_json else _comparison_text(comparison))
 
 
 def _all_diagnosed(path: Path, analyzers: list[Analyzer]) -> list[Diagnosis]:

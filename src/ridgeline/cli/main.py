@@ -9,72 +9,84 @@ from textwrap import dedent, fill, wrap
 from typing import Any
 
 from ridgeline import __version__, catalog
+from ridgeline.catalog import Wing
 from ridgeline.cli.lazily import lazily
 from ridgeline.cli.terminal import clean_streams
-from ridgeline.errors import (
-    ExitCode,
-    InputError,
-    RidgelineError,
-    StoreError,
-    StudyError,
-    nearest,
-)
+from ridgeline.errors import ExitCode, InputError, RidgelineError, StoreError, StudyError, nearest
 
 _CAMPAIGN = "ridgeline.cli.campaign"
-# What is typed after `ridgeline` -> (place of a function, the line that help shows). Wings bring more (`catalog.Wing`).
-_COMMANDS: dict[str, tuple[str, str]] = {
-    "check": (f"{_CAMPAIGN}.check:check", "Validate a study; count its legal points and what they may cost."),
-    "tune": (f"{_CAMPAIGN}.tune:tune", "Run a study's campaign: baseline, search, confirm."),
-    "resume": (f"{_CAMPAIGN}.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),
-    "status": (f"{_CAMPAIGN}.status:status", "Show how far a campaign has got."),
-    "best": (f"{_CAMPAIGN}.best:best", "Print the setting to paste, with its interval."),
-    "report": (f"{_CAMPAIGN}.report:report", "Write the report of a study: a page, or slides."),
-    "watch": (f"{_CAMPAIGN}.watch:watch", "Show campaigns in the browser while they run; steer them."),
-    "compare": (f"{_CAMPAIGN}.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
-    "diagnose": ("ridgeline.cli.diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
-    "mcp": ("ridgeline.cli.mcp:mcp", "Serve the verbs to coding agents as tools, over stdin and stdout."),
-    "study edge": (f"{_CAMPAIGN}.edge:edge", "Find the largest passing value of a knob, and the production one."),
-    "study scale": (f"{_CAMPAIGN}.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
-    "study steps": (f"{_CAMPAIGN}.steps:steps", "Measure the gain of each change from the baseline to a setting."),
-    "study nodes": (f"{_CAMPAIGN}.nodes:nodes", "List nodes that are measurably slow, with intervals."),
-    "study verify": (f"{_CAMPAIGN}.verify:verify", "Recompute every number of a study folder; list what differs."),
-    "study export": (f"{_CAMPAIGN}.export:export", "Write all runs of a study folder as CSV, JSON or other formats."),
-    "study diff": (f"{_CAMPAIGN}.compare_studies:compare_studies", "Show what changed between study folders."),
-    "study bug": (f"{_CAMPAIGN}.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
-    "ci gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
-    "ci bisect": (f"{_CAMPAIGN}.bisect:bisect", "Find the release or commit that made a program slower."),
-    "site check": ("ridgeline.cli.site:check", "Test a site with small real jobs: submit, run, launch, cancel."),
-    "site list": (
-        "ridgeline.cli.site:list_sites",
-        "List the site files that come with Ridgeline, to copy and fill in.",
-    ),
-    "site schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
-    "site grant show": ("ridgeline.cli.grant:show", "Show what is spent, reserved and left of a grant, by study."),
-    "site grant create": ("ridgeline.cli.grant:create", "Create the file of a grant."),
-    "site grant top-up": ("ridgeline.cli.grant:top_up", "Add to a grant."),
-    "site grant release": (
-        "ridgeline.cli.grant:release",
-        "Give back the reservation of a campaign that will never be resumed.",
-    ),
-}
-_GROUPS = {
-    "study": "Ask more of a study, and use what its folder holds.",
-    "ci": "Speed in CI: has a program become slower, and since when?",
-    "site": "Where jobs run: test a site, check a node, share a grant.",
-    "site grant": "One grant of node-hours that several studies pay from.",
-}
+# What the core brings itself, as every wing does.
+CORE = Wing(
+    "core",
+    verbs={
+        "check": (f"{_CAMPAIGN}.check:check", "Validate a study; count its legal points and what they may cost."),
+        "tune": (f"{_CAMPAIGN}.tune:tune", "Run a study's campaign: baseline, search, confirm."),
+        "resume": (f"{_CAMPAIGN}.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),
+        "status": (f"{_CAMPAIGN}.status:status", "Show how far a campaign has got."),
+        "best": (f"{_CAMPAIGN}.best:best", "Print the setting to paste, with its interval."),
+        "report": (f"{_CAMPAIGN}.report:report", "Write the report of a study: a page, or slides."),
+        "watch": (f"{_CAMPAIGN}.watch:watch", "Show campaigns in the browser while they run; steer them."),
+        "compare": (f"{_CAMPAIGN}.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
+        "diagnose": ("ridgeline.cli.diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
+        "mcp": ("ridgeline.cli.mcp:mcp", "Serve the verbs to coding agents as tools, over stdin and stdout."),
+        "study edge": (
+            f"{_CAMPAIGN}.questions:edge",
+            "Find the largest passing value of a knob, and one to use.",
+        ),
+        "study scale": (f"{_CAMPAIGN}.questions:scale", "Run one setting on 1..n ranks; find where more stops paying."),
+        "study steps": (
+            f"{_CAMPAIGN}.questions:steps",
+            "Measure the gain of each change on the way to a setting.",
+        ),
+        "study nodes": (f"{_CAMPAIGN}.nodes:nodes", "List nodes that are measurably slow, with intervals."),
+        "study verify": (f"{_CAMPAIGN}.verify:verify", "Recompute every number of a study folder; list what differs."),
+        "study export": (f"{_CAMPAIGN}.export:export", "Write all runs of a study folder as CSV, JSON and others."),
+        "study diff": (f"{_CAMPAIGN}.compare_studies:compare_studies", "Show what changed between study folders."),
+        "study bug": (f"{_CAMPAIGN}.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
+        "ci gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
+        "ci bisect": (f"{_CAMPAIGN}.questions:bisect", "Find the release or commit that made a program slower."),
+        "site check": ("ridgeline.cli.site:check", "Test a site with small real jobs: submit, run, launch, cancel."),
+        "site list": ("ridgeline.cli.site:list_sites", "List the shipped site files, to copy and fill in."),
+        "site schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
+        "site grant show": ("ridgeline.cli.grant:show", "Show what is spent, reserved and left of a grant, by study."),
+        "site grant create": ("ridgeline.cli.grant:create", "Create the file of a grant."),
+        "site grant top-up": ("ridgeline.cli.grant:top_up", "Add to a grant."),
+        "site grant release": ("ridgeline.cli.grant:release", "Give back what a lost campaign had reserved."),
+    },
+    groups={
+        "study": "Ask more of a study, and use what its folder holds.",
+        "ci": "Speed in CI: has a program become slower, and since when?",
+        "site": "Where jobs run: test a site, check a node, share a grant.",
+        "site grant": "One grant of node-hours that several studies pay from.",
+    },
+    former={
+        **{verb: f"study {verb}" for verb in ("edge", "scale", "steps", "nodes", "verify", "export", "bug")},
+        **{verb: f"ci {verb}" for verb in ("gate", "bisect")},
+        "compare-studies": "study diff",
+        "grant": "site grant",
+        "schema": "site schema",
+    },
+    typed_first={
+        **dict.fromkeys(("optimize", "optimise", "search", "autotune"), ("tune STUDY.yaml",)),
+        **dict.fromkeys(("run", "start"), ("tune STUDY.yaml",)),
+        **dict.fromkeys(("analyze", "analyse", "logs", "log"), ("diagnose FILE", "report FOLDER")),
+        "profile": ("diagnose FILE",),
+        "sweep": ("tune STUDY.yaml",),
+        **dict.fromkeys(("continue", "extend"), ("resume FOLDER",)),
+        **dict.fromkeys(("dashboard", "live", "monitor", "ui"), ("watch FOLDER",)),
+        **dict.fromkeys(("slides", "deck"), ("report FOLDER --format slides",)),
+        **dict.fromkeys(("show", "result", "results"), ("best FOLDER", "report FOLDER")),
+        **dict.fromkeys(("validate", "lint"), ("check STUDY.yaml",)),
+    },
+)
+_FORMER_UNTIL = "0.4"  # as it was typed in 0.2, which goes on working for one release
 _FOR_PROGRAMS = ("mcp",)  # nobody types them: `--help` has a line about them, and no row
-# As it was typed in 0.2, which goes on working for one release.
-_FORMER_UNTIL = "0.4"
-_FORMER = {
-    **{verb: f"study {verb}" for verb in ("edge", "scale", "steps", "nodes", "verify", "export", "bug")},
-    **{verb: f"ci {verb}" for verb in ("gate", "bisect")},
-    "compare-studies": "study diff",
-    "grant": "site grant",
-    "schema": "site schema",
-}
 _HELP = ("-h", "--help")
 Command = Callable[..., Any]
+
+
+def _wings() -> list[Wing]:
+    return [CORE, *(wing for wing, _ in catalog.wings())]
 
 
 def all_commands() -> dict[str, tuple[str, str]]:
@@ -82,10 +94,10 @@ def all_commands() -> dict[str, tuple[str, str]]:
 
     Without verbs that begin with one that takes arguments: `tune fast` is a study called fast.
     """
-    rows = {**_COMMANDS}
-    for wing, _ in catalog.wings():
+    rows: dict[str, tuple[str, str]] = {}
+    for wing in _wings():
         rows |= {verb: row for verb, row in wing.verbs.items() if verb not in rows}
-    groups = {name for wing, _ in catalog.wings() for name in wing.groups if rows.get(name) is wing.verbs.get(name)}
+    groups = {name for wing in _wings() for name in wing.groups if rows.get(name) is wing.verbs.get(name)}
     return {verb: row for verb, row in rows.items() if not rows.keys() & {*_starts(verb)} - groups}
 
 
@@ -97,8 +109,9 @@ def _starts(verb: str) -> list[str]:
 
 def all_groups() -> dict[str, str]:
     """First words of verbs -> line of help."""
-    found, known = {**_GROUPS}, all_commands()
-    for wing, _ in catalog.wings():
+    found: dict[str, str] = {}
+    known = all_commands()
+    for wing in _wings():
         for name in (start for verb in wing.verbs if verb in known for start in _starts(verb)):
             found.setdefault(name, wing.groups.get(name, f"Verbs of the wing {wing.name}."))
     return found
@@ -106,7 +119,7 @@ def all_groups() -> dict[str, str]:
 
 def former_names() -> dict[str, str]:
     """First words that verbs once had -> those of today."""
-    return {**catalog.former_verbs(), **_FORMER}
+    return {**catalog.former_verbs(), **CORE.former}
 
 
 def top() -> tuple[dict[str, str], dict[str, str]]:
@@ -125,21 +138,6 @@ def verbs_of(group: str) -> dict[str, str]:
             first, _, deeper = name.removeprefix(f"{group} ").partition(" ")
             found[first] = all_groups()[f"{group} {first}"] if deeper else line
     return found
-
-
-# Words that people try first, and the command line that does it; likeness of letters would name another verb.
-TYPED_FIRST: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("optimize", "optimise", "search", "autotune"), ("tune STUDY.yaml",)),
-    **dict.fromkeys(("run", "start"), ("tune STUDY.yaml",)),
-    **dict.fromkeys(("analyze", "analyse", "logs", "log"), ("diagnose FILE", "report FOLDER")),
-    "profile": ("diagnose FILE",),
-    "sweep": ("tune STUDY.yaml",),
-    **dict.fromkeys(("continue", "extend"), ("resume FOLDER",)),
-    **dict.fromkeys(("dashboard", "live", "monitor", "ui"), ("watch FOLDER",)),
-    **dict.fromkeys(("slides", "deck"), ("report FOLDER --format slides",)),
-    **dict.fromkeys(("show", "result", "results"), ("best FOLDER", "report FOLDER")),
-    **dict.fromkeys(("validate", "lint"), ("check STUDY.yaml",)),
-}
 
 
 _ABOUT = """Usage: ridgeline VERB [ARGUMENTS]         ridgeline VERB --help says more
@@ -185,9 +183,7 @@ def command_named(name: str) -> Command:
 
 def _meant(name: str) -> str:
     word = name.lower().strip("-").replace("_", "-")
-    tables = [TYPED_FIRST, *(wing.typed_first for wing, _ in catalog.wings())]
-    lines = [line for table in tables for line in table.get(word, ())]
-    if lines:
+    if lines := [line for wing in _wings() for line in wing.typed_first.get(word, ())]:
         return f"use {' or '.join(f'`ridgeline {line}`' for line in lines)}"
     return f"{_nearest(word) or '`ridgeline --help` lists the verbs'}{catalog.not_loaded()}"
 

@@ -11,8 +11,7 @@ import typer
 
 from ridgeline.campaign import assembly, check, elsewhere, preview, status
 from ridgeline.campaign.kinds import search
-from ridgeline.cli.campaign import live
-from ridgeline.cli.campaign import steps as campaign_steps
+from ridgeline.cli.campaign import live, questions
 from ridgeline.cli.options import takes
 from ridgeline.cli.text import wording
 from ridgeline.errors import InputError, NothingFound
@@ -93,7 +92,7 @@ def tune(asked: TuneArguments) -> None:
     live.drive(folder, question, asked.as_json, why=asked.why)
     if asked.ladder:
         beside = folder.path.with_name(f"{folder.path.name}-steps")
-        campaign_steps.steps(asked.study, str(folder.path), None, False, beside, asked.as_json)
+        questions.steps(asked.study, str(folder.path), None, False, beside, asked.as_json)
 
 
 def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, top: int, why: bool) -> SearchQuestion:

@@ -12,9 +12,8 @@ def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (), gap: str 
     if not rows:
         return []
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    sides = [str.ljust if k in left else str.rjust for k in range(len(widths))]
-    cells = ([side(*each) for side, *each in zip(sides, row, widths, strict=True)] for row in rows)
-    return [f"  {gap.join(row)}".rstrip() for row in cells]
+    forms = [f"{'<' if k in left else '>'}{width}" for k, width in enumerate(widths)]
+    return ["  " + gap.join(map(format, row, forms)).rstrip() for row in rows]
 
 
 def cut(text: str, width: int) -> str:

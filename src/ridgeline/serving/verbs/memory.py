@@ -1,13 +1,16 @@
-"""`ridgeline plan memory`: does this model fit these GPUs, and how many tokens of KV cache are left."""
+"""`ridgeline plan memory` and `layouts`: does a model fit these GPUs, in which ways, and how much KV cache is left."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ridgeline.cli.text.table import json_text
 from ridgeline.errors import NothingFound
 from ridgeline.serving.engines import fitting as engines_fitting
 from ridgeline.serving.engines import memory as engines_memory
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.hardware import cluster
 from ridgeline.serving.verbs import options as option
 
@@ -31,6 +34,27 @@ def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) ->
     print(json_text(answer.as_json()) if as_json else _memory_text(answer), flush=True)
     if answer.plan.verdict == engines_memory.STARTUP_OOM:
         raise NothingFound(f"{arguments.model} does not fit {layout}: {answer.plan.reason}")
+
+
+def layouts(
+    model: option.ModelName,
+    gpus: Annotated[int, typer.Option(help="GPUs in all.")],
+    gpu: option.GpuName = "h100",
+    gpus_per_node: option.GpusPerNode = 8,
+    engine: option.EngineName = USUAL_ENGINE,
+    dtype: option.Dtype = None,
+    as_json: option.AsJson = False,
+) -> None:
+    """List the legal layouts of a model on GPUs, whether each fits in memory, and why the others are ruled out.
+
+    Exit code 1: none of them fits.
+
+    Example: ridgeline plan layouts --model deepseek-r1 --gpus 16 --gpu h200
+    """
+    listing = engines_fitting.list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)
+    print(json_text(listing.as_json()) if as_json else layouts_text(listing), flush=True)
+    if not any(plan.fits for _, plan in listing.rows):
+        raise NothingFound(f"no legal layout of {model} fits {gpus} x {gpu}; use more GPUs, or larger ones")
 
 
 def _memory_text(answer: MemoryAnswer) -> str:
