@@ -112,6 +112,7 @@ def _complain(diagnoses: list[Diagnosis], analyzers: list[Analyzer]) -> None:
 def reading_bar(path: Path, to: TextIO | None = None) -> Iterator[Callable[[int], None]]:
     """What to call with the bytes read so far. It shows itself only to people, and only when they would wait."""
     stream, began_s, running = uncleaned(to or sys.stderr), time.monotonic(), ExitStack()
+    bar: Progress | None = None
 
     def show(done: int) -> None:
         nonlocal bar
@@ -127,7 +128,6 @@ def reading_bar(path: Path, to: TextIO | None = None) -> Iterator[Callable[[int]
             bar.add_task("", total=path.stat().st_size)
         bar.update(bar.task_ids[0], completed=done)
 
-    bar: Progress | None = None
     with running:
         yield show
 

@@ -172,7 +172,7 @@ def _remember(gate: Gate, files: GateArguments, answer: Answer) -> None:
     if files.history is None or not values:
         return
     past = gate_history.PastGate(
-        name=study.name,
+        study=study.name,
         at=campaign_asked.now_text(),
         conclusion=answer.conclusion or "",
         values=tuple(values),
@@ -223,8 +223,9 @@ def _junit_text(name: str, answer: Answer, seconds: float) -> str:
     skipped = answer.conclusion == "cannot-judge"
     failed = bool(answer.lacks) and not skipped
     counts = {"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": str(int(skipped))}
-    suite = ElementTree.Element("testsuite", name="ridgeline ci gate", **counts, time=f"{seconds:.3f}")
-    case = ElementTree.SubElement(suite, "testcase", classname="ridgeline.gate", name=name, time=f"{seconds:.3f}")
+    took = {"time": f"{seconds:.3f}"}
+    suite = ElementTree.Element("testsuite", {"name": "ridgeline ci gate", **counts, **took})
+    case = ElementTree.SubElement(suite, "testcase", {"classname": "ridgeline.gate", "name": name, **took})
     if skipped or failed:
         why = ElementTree.SubElement(case, "skipped" if skipped else "failure", message=answer.headline)
         why.text = answer.headline if failed else None

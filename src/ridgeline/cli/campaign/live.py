@@ -10,7 +10,6 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
@@ -83,8 +82,7 @@ def drive(
             return stopping[0]
 
         with assemble_campaign(folder, question, face.update, stop_asked, extension) as campaign:
-            face.title(campaign)
-            face.note_deleted(folder.missing(run.folder for run in campaign.history.runs.values()))
+            face.title(campaign, len(folder.missing(run.folder for run in campaign.history.runs.values())))
             try:
                 with face:
                     campaign.run()
@@ -160,7 +158,8 @@ class TerminalView:
         self._drawn_s = 0.0
         self._said: set[object] = set()  # what is said once
 
-    def title(self, campaign: Campaign) -> None:
+    def title(self, campaign: Campaign, deleted: int = 0) -> None:
+        """`deleted`: how many run folders are gone."""
         self._seen = campaign
         study, history = campaign.study, campaign.history
         done, answers = len(history.runs), len(history.instructions.answers)
@@ -170,10 +169,8 @@ class TerminalView:
             kind = campaign.question.kind
             how = study.search.sampler if kind == "search" else kind
             _show(f"{study.name}   {study.workload.kind} on {study.site.name}   {how}{resumed}\n")
-
-    def note_deleted(self, folders: Sequence[Path]) -> None:
-        if folders and not self._quiet:
-            _show(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
+        if deleted and not self._quiet:
+            _show(f"  {deleted} run folders were deleted; what they measured is kept in the journal\n")
 
     def __enter__(self) -> TerminalView:
         if not self._quiet and (self._console is not None or sys.stdout.isatty()):

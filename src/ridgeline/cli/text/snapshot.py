@@ -68,8 +68,9 @@ def _gain(now: CampaignStatus) -> str:
     shown = answer.confirmed or answer.worse or (answer.conclusion is None and gain is not None and gain.ratio > 1)
     if gain is None or answer.broken or not shown:
         return ""
-    known = gain.low is not None and gain.high is not None
-    large = ratio_range(gain.ratio, gain.low, gain.high)[0] if known else ratio_text(gain.ratio)
+    large = ratio_text(gain.ratio)
+    if gain.low is not None and gain.high is not None:
+        large, _ = ratio_range(gain.ratio, gain.low, gain.high)
     return f"{large} simulated" if answer.simulated else large
 
 
