@@ -231,7 +231,8 @@ def _junit_text(name: str, answer: Answer, seconds: float) -> str:
         why.text = answer.headline if failed else None
     ElementTree.SubElement(case, "system-out").text = answer.headline
     ElementTree.indent(suite)
-    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+    # written by hand: the library would name the encoding of the locale, and the file is UTF-8
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
 
 
 def _github_line(name: str, answer: Answer, reference: str) -> str:
