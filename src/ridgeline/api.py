@@ -7,14 +7,14 @@ command line would print. A campaign shows its progress on stderr of a terminal 
 from __future__ import annotations
 
 import importlib
-import math
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ from ridgeline.report.figures.shapes import (
 )
 from ridgeline.report.html import Folders
 from ridgeline.report.page import whole_page, write_report
-from ridgeline.report.parts import Fold, Part, Section
+from ridgeline.report.parts import Fold, Part
 from ridgeline.report.sections import Findings, sections
 from ridgeline.report.table import Row, rows
 from ridgeline.study.codec import Extension
@@ -151,19 +151,19 @@ class StudyResult(Shown):
         knobs = [f"set.{knob.name}" for knob in self.study.space.knobs if f"set.{knob.name}" in frame]
         first = [name for name in (*knobs, f"got.{self.study.goal.metric}", "outcome", "stage") if name in frame]
         ordered = frame[[*first, *(name for name in frame if name not in first)]]
-        return ordered.rename(columns=_plain_names(frame, first))
+        plain = {name: name.partition(".")[2] for name in first if "." in name}
+        # `set.block` as `block`, unless a column has that name already
+        return ordered.rename(columns={name: short for name, short in plain.items() if short not in frame})
 
     @cached_property
     def figures(self) -> dict[str, DrawnFigure]:
         """The figures of the report by title, in its order."""
-        figures = (each for part in self._parts() for each in _figures(part))
+        figures = (each for section in sections(self._findings) for part in section.parts for each in _figures(part))
         return {each.title: DrawnFigure(each.title, standing_alone(draw(each))) for each in figures}
 
     def report(self, out: str | Path | None = None) -> Path:
         """Writes the report and says where: `report.html` of the study folder by default."""
-        now = self._status
-        where = StudyFolder(self.folder).report_path if out is None else Path(out)
-        return write_report(Findings(now.study, now.history, self.answer, now.exhibits), where)
+        return write_report(self._findings, StudyFolder(self.folder).report_path if out is None else Path(out))
 
     def verify(self) -> Verification:
         """Recomputes every number from the raw files; `mismatches` is empty where all of them hold."""
@@ -183,15 +183,12 @@ class StudyResult(Shown):
         _run(StudyFolder.open(self.folder), None, progress, asked)
         return StudyResult(self.folder)
 
-    def _sections(self) -> list[Section]:
-        now = self._status
-        return sections(Findings(now.study, now.history, self.answer, now.exhibits))
-
-    def _parts(self) -> list[Part]:
-        return [part for section in self._sections() for part in section.parts]
+    @property
+    def _findings(self) -> Findings:
+        return Findings(self.study, self._status.history, self.answer, self._status.exhibits)
 
     def _repr_html_(self) -> str:
-        shown = [each for each in self._sections() if each.key in _SHOWN]
+        shown = [each for each in sections(self._findings) if each.key in _SHOWN]
         pieces = whole_page(self.study.name, self.study.question, shown, Folders(self._status.history.root, None))
         page = b"".join(pieces).decode(errors="replace")
         # a page of its own: its style would otherwise be that of the whole notebook
@@ -200,12 +197,6 @@ class StudyResult(Shown):
 
     def __str__(self) -> str:
         return f"{self.study.name}: {self.answer.statement}"
-
-
-def _plain_names(frame: Any, first: list[str]) -> dict[str, str]:
-    """`set.block` as `block`, unless a column has that name already."""
-    plain = {name: name.partition(".")[2] for name in first if "." in name}
-    return {name: short for name, short in plain.items() if short not in frame}
 
 
 def _figures(part: Part) -> list[Figure]:
@@ -361,10 +352,7 @@ def edge(
     progress: Tell | bool = True,
 ) -> StudyResult:
     """The largest value of a knob that passes, and the one to use in production."""
-
-    def asked(found: CheckedStudy) -> Asked:
-        return edge_of(found, knob, at, repeats=repeats, margin=margin, fails=fails, out=_path(out))
-
+    asked = partial(edge_of, knob=knob, at=at, repeats=repeats, margin=margin, fails=fails, out=_path(out))
     return _answered(study, progress, asked)
 
 
@@ -396,8 +384,8 @@ def steps(
     meant = folder if setting is None else setting
     if meant is None:
         raise InputError("steps: no setting; name its changes, or give the study folder that confirmed it")
-    path = _path(out)
-    return _answered(study, progress, lambda found: steps_to(found, meant, blocks, each=each, beside=folder, out=path))
+    asked = partial(steps_to, setting=meant, blocks=blocks, each=each, beside=folder, out=_path(out))
+    return _answered(study, progress, asked)
 
 
 def bisect(
@@ -412,10 +400,8 @@ def bisect(
     progress: Tell | bool = True,
 ) -> StudyResult:
     """Which value of an ordered knob made a program slower, from a good end to a bad one; None: the first, the last."""
-    path = _path(out)
-    return _answered(
-        study, progress, lambda found: bisecting(found, over, ends, at, slower=slower, runs=runs, out=path)
-    )
+    asked = partial(bisecting, over=over, ends=ends, at=at, slower=slower, runs=runs, out=_path(out))
+    return _answered(study, progress, asked)
 
 
 def gate(
@@ -525,18 +511,16 @@ class _StudyDumper(yaml.SafeDumper):
     def ignore_aliases(self, data: object) -> bool:
         return True
 
+    def plain_text(self, text: str) -> yaml.Node:
+        plain = isinstance(resolve(text), str) and text != "<<"
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
 
-def _represent_text(dumper: _StudyDumper, text: str) -> yaml.Node:
-    plain = isinstance(resolve(text), str) and text != "<<"
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else "'")
-
-
-def _represent_float(dumper: _StudyDumper, number: float) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:float", repr(number) if math.isfinite(number) else f"{number}")
+    def number(self, number: float) -> yaml.Node:
+        return self.represent_scalar("tag:yaml.org,2002:float", repr(number))
 
 
-_StudyDumper.add_representer(str, _represent_text)
-_StudyDumper.add_representer(float, _represent_float)
+_StudyDumper.add_representer(str, _StudyDumper.plain_text)
+_StudyDumper.add_representer(float, _StudyDumper.number)
 _StudyDumper.add_representer(tuple, yaml.SafeDumper.represent_list)
 
 
@@ -556,23 +540,22 @@ def _run(
     progress: Tell | bool,
     extension: Extension | None = None,
 ) -> None:
-    seen, show = [0], _LatestLine() if progress is True else progress
+    latest = _LatestLine()
+    show: Tell = latest if progress is True else progress or (lambda line: None)
+    seen = 0
 
     def tell(campaign: Campaign) -> None:
-        runs = list(campaign.history.runs.values())
-        for run in runs[seen[0] :]:
-            trial = campaign.history.trials[run.trial]
-            value = run.metrics.get(campaign.study.goal.metric)
-            got = "" if value is None else f", {campaign.study.goal.metric} {value:g}"
-            assert callable(show)
-            show(f"run {run.number}, {trial.stage.text}: {run.outcome}{got}")
-        seen[0] = len(runs)
+        nonlocal seen
+        history, metric = campaign.history, campaign.study.goal.metric
+        for run in islice(history.runs.values(), seen, None):
+            got = f", {metric} {run.metrics[metric]:g}" if metric in run.metrics else ""
+            show(f"run {run.number}, {history.trials[run.trial].stage.text}: {run.outcome}{got}")
+        seen = len(history.runs)
 
-    with assemble_campaign(folder, question, tell if show else lambda campaign: None, extension=extension) as it:
-        seen[0] = len(it.history.runs)
+    with assemble_campaign(folder, question, tell, extension=extension) as it:
+        seen = len(it.history.runs)
         it.run()
-    if isinstance(show, _LatestLine):
-        show.end()
+    latest.end()
 
 
 class _LatestLine:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,7 +58,7 @@ TABLE: dict[str, dict[str, str]] = {
     },
 }
 
-
+_OURS = "ridgeline"  # the package
 _GONE = {"tpe": "it is gone since 0.3: write guided, also into the study.yaml of a campaign that is to go on"}
 
 
@@ -108,14 +108,20 @@ def names(room: str) -> list[str]:
 
 def origins(room: str) -> dict[str, str]:
     """Name -> the package it comes from, with its version where it is not ours."""
-    found = dict.fromkeys(shipped(room), "ridgeline")
-    for wing, package in _wings_elsewhere().values():
-        found = {**dict.fromkeys(wing.parts.get(room, ()), package), **found}
-    for entry in _plugins(room):
-        found.setdefault(entry.name, _package(entry))
-    for family in _families(room):
-        found |= family.names()
+    found: dict[str, str] = {}
+    for name, package, _ in _offers(room):
+        found.setdefault(name, package)
     return found
+
+
+def _offers(room: str) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Name, package and what loads it. Of two of one name the first counts."""
+    yield from ((name, _OURS, partial(at, place)) for name, place in shipped(room).items())
+    for family in _families(room):
+        yield from ((name, package, partial(family.part, name)) for name, package in family.names().items())
+    for wing, package in _wings_elsewhere().values():
+        yield from ((name, package, partial(at, place)) for name, place in wing.parts.get(room, {}).items())
+    yield from ((entry.name, _package(entry), entry.load) for entry in _plugins(tuple(sys.path), room))
 
 
 def shipped(room: str) -> dict[str, str]:
@@ -133,19 +139,19 @@ def forms(room: str) -> dict[str, Any]:
 
 def part(room: str, name: str) -> Any:
     """The factory registered under `name`: the core's, a wing's or a plugin's."""
-    if (place := shipped(room).get(name)) is not None:
-        return at(place)
-    for family in _families(room):
-        if name in family.names():
-            return family.part(name)
-    for wing, package in _wings_elsewhere().values():
-        if name in wing.parts.get(room, {}):
-            return _from(package, name, lambda place=wing.parts[room][name]: at(place))
-    for entry in _plugins(room):
-        if entry.name == name:
-            return _from(_package(entry), name, entry.load)
+    for known, package, load in _offers(room):
+        if known == name:
+            return load() if package == _OURS else _loaded(package, name, load)
     remedy = _GONE.get(name) or near(name, names(room))
     raise InputError(f"{name!r} is not among the {room}; {remedy}{not_loaded()}")
+
+
+def _loaded(package: str, name: str, load: Callable[[], Any]) -> Any:
+    try:
+        return load()
+    except Exception as error:  # whatever another package does when it is imported
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"{name!r} of {package} cannot be imported ({why}); repair or remove that package") from error
 
 
 def names_of_family(room: str, called: str) -> list[str]:
@@ -164,33 +170,13 @@ def at(place: str) -> Any:
 
 def wings() -> Iterator[tuple[Wing, str]]:
     """Every wing that could be loaded, with the package it comes from; ours first."""
-    yield from ((wing, "ridgeline") for wing in own_wings())
+    yield from ((wing, _OURS) for wing in own_wings())
     yield from _wings_elsewhere().values()
 
 
 def broken_wings() -> dict[str, str]:
-    """Wings that cannot be loaded, or not as a whole, and why: the rest works without them."""
-    return {**_own()[1], **_elsewhere(tuple(sys.path))[1], **_hidden_verbs()}
-
-
-def _hidden_verbs() -> dict[str, str]:
-    """Wings of other packages with a verb that one of ours has: ours goes first."""
-    ours = {verb: wing.name for wing in own_wings() for verb in wing.verbs}
-    return {
-        f"{wing.name} of {package}": f"its verb {verb!r} is one of {ours[verb]}"
-        for wing, package in _wings_elsewhere().values()
-        for verb in wing.verbs
-        if verb in ours
-    }
-
-
-def verbs() -> dict[str, tuple[str, str]]:
-    """Verb as it is typed -> (place, the line of help), of all wings."""
-    found: dict[str, tuple[str, str]] = {}
-    for wing, _ in wings():
-        for verb, row in wing.verbs.items():
-            found.setdefault(verb, row)  # ours go first
-    return found
+    """Wings that cannot be loaded, and why: the rest works without them."""
+    return {**_own()[1], **_elsewhere(tuple(sys.path))[1]}
 
 
 def former_verbs() -> dict[str, str]:
@@ -201,18 +187,6 @@ def former_verbs() -> dict[str, str]:
 def functions() -> dict[str, str]:
     """What wings add to `import ridgeline`: name -> place."""
     return {name: place for wing, _ in wings() for name, place in wing.functions.items()}
-
-
-def verb_place(verb: str) -> str:
-    """Where a wing's verb is; empty where no wing has it. InputError where two packages bring it; ours goes first."""
-    for having in (((wing, "ridgeline") for wing in own_wings()), _wings_elsewhere().values()):
-        found = [(wing, package) for wing, package in having if verb in wing.verbs]
-        if len(found) > 1:
-            whose = " and ".join(f"{wing.name} ({package})" for wing, package in found)
-            raise InputError(f"{verb!r} is a verb of two wings, {whose}; uninstall one of these packages")
-        if found:
-            return found[0][0].verbs[verb][0]
-    return ""
 
 
 def own_wings() -> tuple[Wing, ...]:
@@ -239,7 +213,7 @@ def _wings_elsewhere() -> dict[str, tuple[Wing, str]]:
 def _elsewhere(path: tuple[str, ...]) -> tuple[dict[str, tuple[Wing, str]], dict[str, str]]:
     loaded: dict[str, tuple[Wing, str]] = {}
     broken: dict[str, str] = {}
-    for entry in _plugins_on(path, "wings"):
+    for entry in _plugins(path, "wings"):
         try:
             loaded[entry.name] = (entry.load(), _package(entry))
         except Exception as error:  # whatever another package does when it is imported
@@ -256,24 +230,12 @@ def _families(room: str) -> list[Family]:
     return [at(wing.families[room]) for wing, _ in wings() if room in wing.families]
 
 
-def _plugins(room: str) -> tuple[EntryPoint, ...]:
-    return _plugins_on(tuple(sys.path), room)
-
-
 @cache
-def _plugins_on(path: tuple[str, ...], room: str) -> tuple[EntryPoint, ...]:
+def _plugins(path: tuple[str, ...], room: str) -> tuple[EntryPoint, ...]:
     """Found once for a `path` of imports: every installed package is opened for it."""
     from importlib.metadata import entry_points  # slow to load, and most starts need none
 
     return tuple(entry_points(group=f"ridgeline.{room}"))
-
-
-def _from(package: str, name: str, load: Any) -> Any:
-    try:
-        return load()
-    except Exception as error:  # whatever another package does when it is imported
-        why = f"{type(error).__name__}: {error}"
-        raise InputError(f"{name!r} of {package} cannot be imported ({why}); repair or remove that package") from error
 
 
 def _package(entry: EntryPoint) -> str:

@@ -122,21 +122,7 @@ def text_of(path: Path) -> str:
 
 def beginning_of(path: Path, most_bytes: int) -> str:
     """The first so many bytes of a text file, unzipped where it is gzipped. OSError where it is torn or no file."""
-    with open_regular(path) as file, _unzipped(file) as stream:
-        try:
-            return plain_lines(stream.read(most_bytes))
-        except (EOFError, zlib.error) as torn:
-            raise OSError(errno.EIO, f"torn gzip file: {torn}", str(path)) from None
-
-
-def _unzipped(file: BinaryIO) -> BinaryIO:
-    zipped = file.read(len(_GZIP)) == _GZIP
-    file.seek(0)
-    if not zipped:
-        return file
-    import gzip
-
-    return gzip.open(file)  # type: ignore[return-value]
+    return plain_lines(_beginning(path, most_bytes)[0])
 
 
 def read_unzipped(path: Path, largest_bytes: int | None = None) -> bytes:
@@ -145,14 +131,26 @@ def read_unzipped(path: Path, largest_bytes: int | None = None) -> bytes:
     OSError also where the zipped part is torn, or unpacks to more than anybody writes: a kilobyte can hold a gigabyte.
     """
     largest_bytes = LARGEST_UNZIPPED_BYTES if largest_bytes is None else largest_bytes
-    with open_regular(path) as file, _unzipped(file) as stream:
-        try:
-            content = stream.read() if stream is file else stream.read(largest_bytes + 1)
-        except (EOFError, zlib.error) as torn:
-            raise OSError(errno.EIO, f"torn gzip file: {torn}", str(path)) from None
-    if stream is not file and len(content) > largest_bytes:
+    content, zipped = _beginning(path, largest_bytes + 1, whole=True)
+    if zipped and len(content) > largest_bytes:
         raise OSError(errno.EFBIG, f"unpacks to more than {largest_bytes >> 20} MiB", str(path))
     return content
+
+
+def _beginning(path: Path, most_bytes: int, whole: bool = False) -> tuple[bytes, bool]:
+    """The first so many bytes, unzipped, and whether they were zipped; `whole`: all of a file that is not."""
+    with open_regular(path) as file:
+        zipped = file.read(len(_GZIP)) == _GZIP
+        file.seek(0)
+        if not zipped:
+            return file.read(-1 if whole else most_bytes), False
+        import gzip
+
+        try:
+            with gzip.open(file) as stream:
+                return stream.read(most_bytes), True
+        except (EOFError, zlib.error) as torn:
+            raise OSError(errno.EIO, f"torn gzip file: {torn}", str(path)) from None
 
 
 def is_there(path: Path) -> bool:

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from ridgeline.cli.main import (
-    TYPED_FIRST,
+    CORE,
     all_commands,
     all_groups,
     application,
@@ -185,10 +185,10 @@ def test_a_group_that_is_a_verb_takes_its_verbs_before_its_options(capsys: pytes
         run(["plan", "memry"])
 
 
-@pytest.mark.parametrize("word", TYPED_FIRST)
+@pytest.mark.parametrize("word", CORE.typed_first)
 def test_a_word_that_people_try_first_names_commands_that_exist(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert word not in all_commands()
-    for line in TYPED_FIRST[word]:
+    for line in CORE.typed_first[word]:
         name = max((name for name in COMMANDS if f"{line} ".startswith(f"{name} ")), key=len)
         with pytest.raises(SystemExit):
             run([*name.split(), "--help"])
@@ -196,7 +196,7 @@ def test_a_word_that_people_try_first_names_commands_that_exist(word: str, capsy
         assert all(option in shown for option in line.split() if option.startswith("--")), line
     with pytest.raises(InputError, match="is not a verb; use `ridgeline ") as refused:
         run([word])
-    assert all(f"`ridgeline {line}`" in str(refused.value) for line in TYPED_FIRST[word])
+    assert all(f"`ridgeline {line}`" in str(refused.value) for line in CORE.typed_first[word])
 
 
 def test_a_word_that_is_no_verb_is_answered_with_the_verb_that_does_it() -> None:

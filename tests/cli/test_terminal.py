@@ -151,7 +151,7 @@ def test_a_job_that_waits_is_not_said_to_run_and_its_reason_is_shown(
     ticks = iter(range(1000, 2000, 10))
     monkeypatch.setattr(live.time, "monotonic", lambda: float(next(ticks)))
     face = TerminalView(quiet=False)
-    face._campaign = running
+    face._seen = running
     for _ in range(3):
         face.tick()
     assert capsys.readouterr().out == f"  #1    waiting 0:07: {why}\n"

@@ -269,7 +269,7 @@ def test_a_run_on_a_host_that_was_too_busy_to_be_the_servers_is_void() -> None:
     assert (void.as_json()["policy"], void.as_json()["void"]) == ("random", void.void)
     own = run("random", 9.0, 100.0)
     said = _rehearsals_text(Rehearsed((own, void), PolicyChoice("random", "random")), LIMITS, 10.0, 1.0)
-    assert re.search(r"^random +overload +void +2.00 +- +- +- +- +- +-$", said, re.MULTILINE), said
+    assert re.search(r"^  random +overload +void +2.00 +- +- +- +- +- +-$", said, re.MULTILINE), said
     assert f"random, overload: void: {void.void}" in said
     assert "kept the SLO" not in said and "offered" not in said
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -12,21 +14,23 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from ridgeline import catalog
-from ridgeline.cli.terminal import clean_line, json_escaped, uncleaned
+from ridgeline.cli.terminal import clean_line, uncleaned
+from ridgeline.cli.text.table import aligned, cut
 from ridgeline.diagnose import base
 from ridgeline.diagnose import comparison as diagnose_comparison
 from ridgeline.diagnose import knobs as diagnose_knobs
 from ridgeline.errors import InputError, ReadError
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from ridgeline.diagnose.base import Analyzer, Diagnosis
     from ridgeline.diagnose.comparison import FindingChange, LogComparison
     from ridgeline.records.finding import Finding
 
 WIDTH = 80
 _QUOTE_LINES = 3
-_Row = tuple[str, str, str, str]
-_WAIT_S, _STEP_S, _BAR = 0.5, 0.2, 24  # of the bar that shows how far a long file has been read
+_WAIT_S = 0.5  # until there is a bar that shows how far a long file has been read
 
 
 def diagnose(
@@ -60,7 +64,7 @@ def diagnose(
             diagnose_knobs.knobs_yaml([f for d in diagnoses for f in d.findings]) or "# no finding names a knob to try"
         )
     elif as_json:
-        print(json_escaped(json.dumps({"files": [d.as_json() for d in diagnoses]}, indent=2, ensure_ascii=False)))
+        print(json.dumps({"files": [d.as_json() for d in diagnoses]}, indent=2))
     else:
         print("\n\n".join(_diagnosis_text(d) for d in diagnoses if d.kinds))
     _complain(diagnoses, analyzers)
@@ -69,16 +73,10 @@ def diagnose(
 def _compare(files: list[Path], analyzers: list[Analyzer], as_json: bool, as_knobs: bool) -> None:
     if len(files) != 2 or as_knobs:
         raise InputError("--compare takes two files, and no --as-knobs: ridgeline diagnose --compare A.log B.log")
-    for path in files:
-        if not path.exists():
-            raise InputError(f"{path}: no such file")
-
-    bars = [ReadingBar(path) for path in files]
-    comparison = diagnose_comparison.compare_files(files[0], files[1], analyzers, (bars[0], bars[1]))
-    for bar in bars:
-        bar.close()
-    document = json.dumps(comparison.as_json(), indent=2, ensure_ascii=False)
-    print(json_escaped(document) if as_json else _comparison_text(comparison))
+    first, second = files
+    with reading_bar(first) as one, reading_bar(second) as other:
+        comparison = diagnose_comparison.compare_files(first, second, analyzers, (one, other))
+    print(json.dumps(comparison.as_json(), indent=2) if as_json else _comparison_text(comparison))
 
 
 def _all_diagnosed(path: Path, analyzers: list[Analyzer]) -> list[Diagnosis]:
@@ -94,11 +92,8 @@ def _all_diagnosed(path: Path, analyzers: list[Analyzer]) -> list[Diagnosis]:
 
 
 def _diagnosed(path: Path, analyzers: list[Analyzer]) -> Diagnosis:
-    bar = ReadingBar(path)
-    try:
+    with reading_bar(path) as bar:
         return base.diagnose(path, analyzers, bar)
-    finally:
-        bar.close()
 
 
 def _complain(diagnoses: list[Diagnosis], analyzers: list[Analyzer]) -> None:
@@ -113,40 +108,28 @@ def _complain(diagnoses: list[Diagnosis], analyzers: list[Analyzer]) -> None:
         raise ReadError("; ".join(unread))
 
 
-class ReadingBar:
-    """Call it with the bytes read so far. It shows itself only to people, and only when they would wait."""
+@contextmanager
+def reading_bar(path: Path, to: TextIO | None = None) -> Iterator[Callable[[int], None]]:
+    """What to call with the bytes read so far. It shows itself only to people, and only when they would wait."""
+    stream, began_s, running = uncleaned(to or sys.stderr), time.monotonic(), ExitStack()
+    bar: Progress | None = None
 
-    def __init__(self, path: Path, to: TextIO | None = None) -> None:
-        self._to = uncleaned(sys.stderr if to is None else to)
-        self._on = self._to.isatty()
-        self._name = clean_line(path.name)
-        self._size = path.stat().st_size if path.is_file() else 0
-        self._began = self._last = time.monotonic()
-        self._width = 0
+    def show(done: int) -> None:
+        nonlocal bar
+        if bar is None:
+            if not stream.isatty() or time.monotonic() - began_s < _WAIT_S:
+                return
+            from rich import console, progress  # slow to load, and few files are so long
 
-    def __call__(self, done: int) -> None:
-        now = time.monotonic()
-        if not self._on or now - self._began < _WAIT_S or now - self._last < _STEP_S:
-            return
-        self._last = now
-        self._show(_reading_line(self._name, done, self._size, now - self._began))
+            columns = (progress.BarColumn(24), progress.DownloadColumn(), progress.TransferSpeedColumn())
+            name = cut(clean_line(path.name), 20)
+            bar = progress.Progress(name, *columns, console=console.Console(file=stream), transient=True)
+            running.enter_context(bar)
+            bar.add_task("", total=path.stat().st_size)
+        bar.update(bar.task_ids[0], completed=done)
 
-    def close(self) -> None:
-        if self._width:
-            self._show("")
-
-    def _show(self, line: str) -> None:
-        self._to.write("\r" + line.ljust(self._width) + ("" if line else "\r"))
-        self._to.flush()
-        self._width = len(line)
-
-
-def _reading_line(name: str, done: int, size: int, seconds: float) -> str:
-    """`server.log [######------]  50%  4.0 of 8.0 GB, 95 MB/s`, within 79 columns."""
-    share = min(1.0, done / size) if size else 0.0
-    bar = "#" * round(_BAR * share) + "-" * (_BAR - round(_BAR * share))
-    short = name if len(name) <= 20 else "…" + name[-19:]
-    return f"{short} [{bar}] {share:4.0%}  {done / 1e9:.1f} of {size / 1e9:.1f} GB, {done / 1e6 / seconds:.0f} MB/s"
+    with running:
+        yield show
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> str:
@@ -190,16 +173,9 @@ def _quote(text: str) -> str:
 
 
 def _wrapped(text: str, indent: str) -> str:
-    start = len(text) - len(text.lstrip())
-    return "\n".join(
-        wrap(
-            _printable(text.strip()),
-            WIDTH,
-            initial_indent=" " * start,
-            subsequent_indent=indent,
-            break_on_hyphens=False,
-        )
-    )
+    start = " " * (len(text) - len(text.lstrip()))
+    plain = _printable(text.strip())
+    return "\n".join(wrap(plain, WIDTH, initial_indent=start, subsequent_indent=indent, break_on_hyphens=False))
 
 
 def _printable(text: str) -> str:
@@ -209,16 +185,13 @@ def _printable(text: str) -> str:
 
 def _comparison_text(comparison: LogComparison) -> str:
     first, second = comparison.first, comparison.second
-    parts = [_wrapped(f"A {first.path} ({', '.join(first.kinds)})", "  ")]
-    parts[0] += "\n" + _wrapped(f"B {second.path} ({', '.join(second.kinds)})", "  ")
-    parts += [_wrapped(f"  note: {note}", "    ") for note in (*first.notes, *second.notes)]
+    heads = [_wrapped(f"{letter} {d.path} ({', '.join(d.kinds)})", "  ") for letter, d in (("A", first), ("B", second))]
+    parts = ["\n".join(heads), *(_wrapped(f"  note: {note}", "    ") for note in (*first.notes, *second.notes))]
     if comparison.settings:
-        rows = [(n, _short(a), _short(b), "") for n, a, b in comparison.settings]
-        parts.append(_columns(("settings that differ", "A", "B", ""), rows))
-    moved = [f for f in comparison.figures if f.first or f.second]
-    if moved:
-        rows = [f.cells for f in moved]
-        parts.append(_columns(("figures", "A", "B", "change"), rows))
+        rows = [(name, _short(a), _short(b)) for name, a, b in comparison.settings]
+        parts.append(_columns(("settings that differ", "A", "B"), rows))
+    if moved := [f.cells for f in comparison.figures if f.first or f.second]:
+        parts.append(_columns(("figures", "A", "B", "change"), moved))
     parts += _finding_changes(comparison.findings)
     if len(parts) == 1:
         parts.append("nothing changed that shows in the logs")
@@ -226,40 +199,26 @@ def _comparison_text(comparison: LogComparison) -> str:
 
 
 def _finding_changes(changes: tuple[FindingChange, ...]) -> list[str]:
-    came = [c.second for c in changes if c.second and not c.first]
-    went = [c.first for c in changes if c.first and not c.second]
-    stayed = [(c.first, c.second) for c in changes if c.first and c.second]
-    parts = []
-    for title, findings in (("only in B", came), ("only in A", went)):
-        if findings:
-            parts.append("\n".join([f"{title}:", *(_line(f) for f in findings)]))
-    if stayed:
-        lines = [
-            _line(after) + (f" (A: {_stake(before)})" if before.share != after.share else "")
-            for before, after in stayed
-        ]
-        parts.append("\n".join(["in both, as in B:", *(_wrapped(line, "    ") for line in lines)]))
-    return parts
+    only: dict[str, list[str]] = {"only in B:": [], "only in A:": [], "in both, as in B:": []}
+    for before, after in ((change.first, change.second) for change in changes):
+        if before and after:
+            was = f" (A: {_stake(before)})" if before.share != after.share else ""
+            only["in both, as in B:"].append(_line(after, was))
+        elif after:
+            only["only in B:"].append(_line(after))
+        elif before:
+            only["only in A:"].append(_line(before))
+    return ["\n".join([title, *lines]) for title, lines in only.items() if lines]
 
 
-def _line(finding: Finding) -> str:
-    said = f"  {finding.severity}: {finding.claim}"
-    return _wrapped(said + (f"; at stake: {_stake(finding)}" if finding.share is not None else ""), "    ")
+def _line(finding: Finding, more: str = "") -> str:
+    stake = "" if finding.share is None else f"; at stake: {_stake(finding)}"
+    return _wrapped(f"  {finding.severity}: {finding.claim}{stake}{more}", "    ")
 
 
 def _short(value: object) -> str:
-    text = _printable("–" if value is None else str(value))
-    return text if len(text) <= 18 else text[:17] + "…"
+    return cut(_printable("–" if value is None else str(value)), 18)
 
 
-def _cut(name: str) -> str:
-    return name if len(name) <= 34 else name[:33] + "…"
-
-
-def _columns(head: _Row, rows: list[_Row]) -> str:
-    cut = [(_cut(row[0]), *row[1:]) for row in [head, *rows]]
-    widths = [max(len(row[at]) for row in cut) for at in range(4)]
-    return "\n".join(
-        f"{row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}".rstrip()
-        for row in cut
-    )
+def _columns(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(aligned([(cut(name, 32), *cells) for name, *cells in (head, *rows)], left=(0,)))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.stats import wording
-from ridgeline.study import grant
 from ridgeline.study import grant as study_grant
 
 if TYPE_CHECKING:
@@ -28,10 +27,7 @@ def show(
     Example: ridgeline site grant show grant.jsonl
     """
     grant = study_grant.read_grant(file)
-    if as_json:
-        print(json.dumps(_document(grant), indent=1))
-    else:
-        print("\n".join(_lines(file, grant)))
+    print(json.dumps(_document(grant), indent=1) if as_json else "\n".join(_lines(file, grant)))
 
 
 def create(
@@ -46,7 +42,7 @@ def create(
 
     Example: ridgeline site grant create team.jsonl 5000 --unit SU --per-node-hour 128
     """
-    print("\n".join(_lines(file, grant.create(file, amount, unit, per_node_hour))))
+    print("\n".join(_lines(file, study_grant.create(file, amount, unit, per_node_hour))))
 
 
 def top_up(file: _File, amount: _Amount) -> None:
@@ -54,7 +50,7 @@ def top_up(file: _File, amount: _Amount) -> None:
 
     Example: ridgeline site grant top-up grant.jsonl 500
     """
-    print("\n".join(_lines(file, grant.top_up(file, amount))))
+    print("\n".join(_lines(file, study_grant.top_up(file, amount))))
 
 
 def release(
@@ -66,9 +62,9 @@ def release(
 
     Example: ridgeline site grant release grant.jsonl studies/lost
     """
-    released = grant.release(file, str(study.resolve()))
+    released = study_grant.release(file, str(study.resolve()))
     print(f"gave back what {wording.count(released, 'run')} had reserved")
-    print("\n".join(_lines(file, grant.read_grant(file))))
+    print("\n".join(_lines(file, study_grant.read_grant(file))))
 
 
 def _by_study(grant: Grant) -> dict[str, list[GrantedRun]]:

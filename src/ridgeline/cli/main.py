@@ -9,81 +9,95 @@ from textwrap import dedent, fill, wrap
 from typing import Any
 
 from ridgeline import __version__, catalog
+from ridgeline.catalog import Wing
 from ridgeline.cli.lazily import lazily
 from ridgeline.cli.terminal import clean_streams
-from ridgeline.errors import (
-    ExitCode,
-    InputError,
-    RidgelineError,
-    StoreError,
-    StudyError,
-    nearest,
-)
+from ridgeline.errors import ExitCode, InputError, RidgelineError, StoreError, StudyError, nearest
 
 _CAMPAIGN = "ridgeline.cli.campaign"
-# What is typed after `ridgeline` -> (place of a function, the line that help shows). Wings bring more (`catalog.Wing`).
-_COMMANDS: dict[str, tuple[str, str]] = {
-    "check": (f"{_CAMPAIGN}.check:check", "Validate a study; count its legal points and what they may cost."),
-    "tune": (f"{_CAMPAIGN}.tune:tune", "Run a study's campaign: baseline, search, confirm."),
-    "resume": (f"{_CAMPAIGN}.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),
-    "status": (f"{_CAMPAIGN}.status:status", "Show how far a campaign has got."),
-    "best": (f"{_CAMPAIGN}.best:best", "Print the setting to paste, with its interval."),
-    "report": (f"{_CAMPAIGN}.report:report", "Write the report of a study: a page, or slides."),
-    "watch": (f"{_CAMPAIGN}.watch:watch", "Show campaigns in the browser while they run; steer them."),
-    "compare": (f"{_CAMPAIGN}.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
-    "diagnose": ("ridgeline.cli.diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
-    "mcp": ("ridgeline.cli.mcp:mcp", "Serve the verbs to coding agents as tools, over stdin and stdout."),
-    "study edge": (f"{_CAMPAIGN}.edge:edge", "Find the largest passing value of a knob, and the production one."),
-    "study scale": (f"{_CAMPAIGN}.scale:scale", "Run one setting on 1..n ranks; find where more stops paying."),
-    "study steps": (f"{_CAMPAIGN}.steps:steps", "Measure the gain of each change from the baseline to a setting."),
-    "study nodes": (f"{_CAMPAIGN}.nodes:nodes", "List nodes that are measurably slow, with intervals."),
-    "study verify": (f"{_CAMPAIGN}.verify:verify", "Recompute every number of a study folder; list what differs."),
-    "study export": (f"{_CAMPAIGN}.export:export", "Write all runs of a study folder as CSV, JSON or other formats."),
-    "study diff": (f"{_CAMPAIGN}.compare_studies:compare_studies", "Show what changed between study folders."),
-    "study bug": (f"{_CAMPAIGN}.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
-    "ci gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
-    "ci bisect": (f"{_CAMPAIGN}.bisect:bisect", "Find the release or commit that made a program slower."),
-    "site check": ("ridgeline.cli.site:check", "Test a site with small real jobs: submit, run, launch, cancel."),
-    "site list": (
-        "ridgeline.cli.site:list_sites",
-        "List the site files that come with Ridgeline, to copy and fill in.",
-    ),
-    "site schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
-    "site grant show": ("ridgeline.cli.grant:show", "Show what is spent, reserved and left of a grant, by study."),
-    "site grant create": ("ridgeline.cli.grant:create", "Create the file of a grant."),
-    "site grant top-up": ("ridgeline.cli.grant:top_up", "Add to a grant."),
-    "site grant release": (
-        "ridgeline.cli.grant:release",
-        "Give back the reservation of a campaign that will never be resumed.",
-    ),
-}
-_GROUPS = {
-    "study": "Ask more of a study, and use what its folder holds.",
-    "ci": "Speed in CI: has a program become slower, and since when?",
-    "site": "Where jobs run: test a site, check a node, share a grant.",
-    "site grant": "One grant of node-hours that several studies pay from.",
-}
+# What the core brings itself, as every wing does.
+CORE = Wing(
+    "core",
+    verbs={
+        "check": (f"{_CAMPAIGN}.check:check", "Validate a study; count its legal points and what they may cost."),
+        "tune": (f"{_CAMPAIGN}.tune:tune", "Run a study's campaign: baseline, search, confirm."),
+        "resume": (f"{_CAMPAIGN}.resume:resume", "Continue a campaign that was stopped or killed, or extend it."),
+        "status": (f"{_CAMPAIGN}.status:status", "Show how far a campaign has got."),
+        "best": (f"{_CAMPAIGN}.best:best", "Print the setting to paste, with its interval."),
+        "report": (f"{_CAMPAIGN}.report:report", "Write the report of a study: a page, or slides."),
+        "watch": (f"{_CAMPAIGN}.watch:watch", "Show campaigns in the browser while they run; steer them."),
+        "compare": (f"{_CAMPAIGN}.compare:compare", "Compare two settings, or two commands, in interleaved runs."),
+        "diagnose": ("ridgeline.cli.diagnose:diagnose", "Explain logs and profiles, with the lines that show it."),
+        "mcp": ("ridgeline.cli.mcp:mcp", "Serve the verbs to coding agents as tools, over stdin and stdout."),
+        "study edge": (
+            f"{_CAMPAIGN}.questions:edge",
+            "Find the largest passing value of a knob, and one to use.",
+        ),
+        "study scale": (f"{_CAMPAIGN}.questions:scale", "Run one setting on 1..n ranks; find where more stops paying."),
+        "study steps": (
+            f"{_CAMPAIGN}.questions:steps",
+            "Measure the gain of each change on the way to a setting.",
+        ),
+        "study nodes": (f"{_CAMPAIGN}.nodes:nodes", "List nodes that are measurably slow, with intervals."),
+        "study verify": (f"{_CAMPAIGN}.verify:verify", "Recompute every number of a study folder; list what differs."),
+        "study export": (f"{_CAMPAIGN}.export:export", "Write all runs of a study folder as CSV, JSON and others."),
+        "study diff": (f"{_CAMPAIGN}.compare_studies:compare_studies", "Show what changed between study folders."),
+        "study bug": (f"{_CAMPAIGN}.bug:bug", "Write a failed run as a bug report, with a minimal reproduction."),
+        "ci gate": (f"{_CAMPAIGN}.gate:gate", "Fail a CI job when a program is slower than its reference."),
+        "ci bisect": (f"{_CAMPAIGN}.questions:bisect", "Find the release or commit that made a program slower."),
+        "site check": ("ridgeline.cli.site:check", "Test a site with small real jobs: submit, run, launch, cancel."),
+        "site list": ("ridgeline.cli.site:list_sites", "List the shipped site files, to copy and fill in."),
+        "site schema": ("ridgeline.cli.schema:schema", "Print the JSON schema of study, site or deployment files."),
+        "site grant show": ("ridgeline.cli.grant:show", "Show what is spent, reserved and left of a grant, by study."),
+        "site grant create": ("ridgeline.cli.grant:create", "Create the file of a grant."),
+        "site grant top-up": ("ridgeline.cli.grant:top_up", "Add to a grant."),
+        "site grant release": ("ridgeline.cli.grant:release", "Give back what a lost campaign had reserved."),
+    },
+    groups={
+        "study": "Ask more of a study, and use what its folder holds.",
+        "ci": "Speed in CI: has a program become slower, and since when?",
+        "site": "Where jobs run: test a site, check a node, share a grant.",
+        "site grant": "One grant of node-hours that several studies pay from.",
+    },
+    former={
+        **{verb: f"study {verb}" for verb in ("edge", "scale", "steps", "nodes", "verify", "export", "bug")},
+        **{verb: f"ci {verb}" for verb in ("gate", "bisect")},
+        "compare-studies": "study diff",
+        "grant": "site grant",
+        "schema": "site schema",
+    },
+    typed_first={
+        **dict.fromkeys(("optimize", "optimise", "search", "autotune"), ("tune STUDY.yaml",)),
+        **dict.fromkeys(("run", "start"), ("tune STUDY.yaml",)),
+        **dict.fromkeys(("analyze", "analyse", "logs", "log"), ("diagnose FILE", "report FOLDER")),
+        "profile": ("diagnose FILE",),
+        "sweep": ("tune STUDY.yaml",),
+        **dict.fromkeys(("continue", "extend"), ("resume FOLDER",)),
+        **dict.fromkeys(("dashboard", "live", "monitor", "ui"), ("watch FOLDER",)),
+        **dict.fromkeys(("slides", "deck"), ("report FOLDER --format slides",)),
+        **dict.fromkeys(("show", "result", "results"), ("best FOLDER", "report FOLDER")),
+        **dict.fromkeys(("validate", "lint"), ("check STUDY.yaml",)),
+    },
+)
+_FORMER_UNTIL = "0.4"  # as it was typed in 0.2, which goes on working for one release
 _FOR_PROGRAMS = ("mcp",)  # nobody types them: `--help` has a line about them, and no row
-# As it was typed in 0.2, which goes on working for one release.
-_FORMER_UNTIL = "0.4"
-_FORMER = {
-    **{verb: f"study {verb}" for verb in ("edge", "scale", "steps", "nodes", "verify", "export", "bug")},
-    **{verb: f"ci {verb}" for verb in ("gate", "bisect")},
-    "compare-studies": "study diff",
-    "grant": "site grant",
-    "schema": "site schema",
-}
 _HELP = ("-h", "--help")
 Command = Callable[..., Any]
 
 
+def _wings() -> list[Wing]:
+    return [CORE, *(wing for wing, _ in catalog.wings())]
+
+
 def all_commands() -> dict[str, tuple[str, str]]:
-    """What is typed -> (place, line of help): the core's and every wing's.
+    """What is typed -> (place, line of help): the core's and every wing's, of which the first goes first.
 
     Without verbs that begin with one that takes arguments: `tune fast` is a study called fast.
     """
-    rows = {**_COMMANDS, **{verb: row for verb, row in catalog.verbs().items() if verb not in _COMMANDS}}
-    groups = {name for wing, _ in catalog.wings() for name in wing.groups if rows.get(name) is wing.verbs.get(name)}
+    rows: dict[str, tuple[str, str]] = {}
+    for wing in _wings():
+        rows |= {verb: row for verb, row in wing.verbs.items() if verb not in rows}
+    groups = {name for wing in _wings() for name in wing.groups if rows.get(name) is wing.verbs.get(name)}
     return {verb: row for verb, row in rows.items() if not rows.keys() & {*_starts(verb)} - groups}
 
 
@@ -95,8 +109,9 @@ def _starts(verb: str) -> list[str]:
 
 def all_groups() -> dict[str, str]:
     """First words of verbs -> line of help."""
-    found, known = {**_GROUPS}, all_commands()
-    for wing, _ in catalog.wings():
+    found: dict[str, str] = {}
+    known = all_commands()
+    for wing in _wings():
         for name in (start for verb in wing.verbs if verb in known for start in _starts(verb)):
             found.setdefault(name, wing.groups.get(name, f"Verbs of the wing {wing.name}."))
     return found
@@ -104,7 +119,7 @@ def all_groups() -> dict[str, str]:
 
 def former_names() -> dict[str, str]:
     """First words that verbs once had -> those of today."""
-    return {**catalog.former_verbs(), **_FORMER}
+    return {**catalog.former_verbs(), **CORE.former}
 
 
 def top() -> tuple[dict[str, str], dict[str, str]]:
@@ -125,21 +140,6 @@ def verbs_of(group: str) -> dict[str, str]:
     return found
 
 
-# Words that people try first, and the command line that does it; likeness of letters would name another verb.
-TYPED_FIRST: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("optimize", "optimise", "search", "autotune"), ("tune STUDY.yaml",)),
-    **dict.fromkeys(("run", "start"), ("tune STUDY.yaml",)),
-    **dict.fromkeys(("analyze", "analyse", "logs", "log"), ("diagnose FILE", "report FOLDER")),
-    "profile": ("diagnose FILE",),
-    "sweep": ("tune STUDY.yaml",),
-    **dict.fromkeys(("continue", "extend"), ("resume FOLDER",)),
-    **dict.fromkeys(("dashboard", "live", "monitor", "ui"), ("watch FOLDER",)),
-    **dict.fromkeys(("slides", "deck"), ("report FOLDER --format slides",)),
-    **dict.fromkeys(("show", "result", "results"), ("best FOLDER", "report FOLDER")),
-    **dict.fromkeys(("validate", "lint"), ("check STUDY.yaml",)),
-}
-
-
 _ABOUT = """Usage: ridgeline VERB [ARGUMENTS]         ridgeline VERB --help says more
        ridgeline GROUP VERB [ARGUMENTS]   ridgeline GROUP --help lists its verbs
 
@@ -153,10 +153,10 @@ def overview() -> str:
     width = max(map(len, (*verbs, *groups)))
     broken = [f"The wing {name} could not be loaded: {why}" for name, why in catalog.broken_wings().items()]
     broken += [
-        f"The verb {verb!r} of the wing {wing.name} of {package} gives way to one of ours."
+        f"The verb {verb!r} of the wing {wing.name} of {package} gives way to another."
         for wing, package in catalog.wings()
-        for verb in wing.verbs
-        if verb in _COMMANDS or verb not in all_commands()
+        for verb, row in wing.verbs.items()
+        if all_commands().get(verb) is not row
     ]
     blocks = [_ABOUT, "Verbs:", *_table(verbs, width), "", "Groups of further verbs:", *_table(groups, width), ""]
     return "\n".join([*blocks, *broken, *([""] if broken else []), "Exit codes:", *_exit_codes()])
@@ -174,19 +174,16 @@ def _exit_codes() -> Iterator[str]:
 
 def command_named(name: str) -> Command:
     """The function behind what is typed: `tune`, `study edge`."""
-    place = _COMMANDS[name][0] if name in _COMMANDS else catalog.verb_place(name)
-    if not place:
+    if name not in (known := all_commands()):
         raise InputError(f"{name!r} is not a verb; {_meant(name)}")
     with lazily():
-        found: Command = catalog.at(place)
+        found: Command = catalog.at(known[name][0])
     return found
 
 
 def _meant(name: str) -> str:
     word = name.lower().strip("-").replace("_", "-")
-    tables = [TYPED_FIRST, *(wing.typed_first for wing, _ in catalog.wings())]
-    lines = [line for table in tables for line in table.get(word, ())]
-    if lines:
+    if lines := [line for wing in _wings() for line in wing.typed_first.get(word, ())]:
         return f"use {' or '.join(f'`ridgeline {line}`' for line in lines)}"
     return f"{_nearest(word) or '`ridgeline --help` lists the verbs'}{catalog.not_loaded()}"
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from inspect import Parameter, signature
 from ipaddress import ip_address
@@ -97,8 +97,8 @@ class Desk:
     def check(self, study: str) -> ToolAnswer:
         """Validate a study file: how many settings are legal, what the campaign may cost at most, what is doubtful.
         Nothing is run."""
-        code, text = self._said(["check", self._inside(study)])
-        return ToolAnswer(code == 0, text, "tune it" if code == 0 else "mend the study file, then check again")
+        found = self._answer(["check", self._inside(study)])
+        return replace(found, next="tune it" if found.answered else "mend the study file, then check again")
 
     def tune(self, study: str, trials: int | None = None, folder: str | None = None) -> ToolAnswer:
         """Start the campaign of a study file: baseline, search, confirmation in fresh interleaved runs. Returns at
@@ -132,9 +132,11 @@ class Desk:
         """How far a campaign is: its stage, runs, failures, what was spent and when it should end."""
         path = self._inside(folder)
         now = self._json(["status", path])
-        _, text = self._said(["status", path])
+        text = _said(self._ran(["status", path]))
         if now is None:
-            return ToolAnswer(False, text + self._log_of(path), "give the folder that tune or compare named")
+            log = _log_path(path)
+            more = f"\n{_cut(log.read_text(errors='replace'))}" if log.exists() else ""
+            return ToolAnswer(False, text + more, "give the folder that tune or compare named")
         over = now["verdict"] is not None or now["stopped"] is not None
         facts = {name: now[name] for name in ("stage", "trials", "runs", "node_hours", "answered")}
         return ToolAnswer(over, text, "best" if over else "ask again later", facts)
@@ -145,7 +147,7 @@ class Desk:
         path = self._inside(folder)
         found = self._json(["best", path])
         if found is None:
-            return ToolAnswer(False, self._said(["best", path])[1])
+            return ToolAnswer(False, _said(self._ran(["best", path])))
         facts = {name: found[name] for name in ("verdict", "confirmed", "statement", "change", "simulated")}
         if found["answered"]:
             facts |= {"settings": found["settings"], "paste": found["paste"]}
@@ -164,13 +166,15 @@ class Desk:
 
     def diagnose(self, file: str) -> ToolAnswer:
         """What a log, an output, a profile or a run's folder shows: findings, the deciding lines, what to do."""
-        code, text = self._said(["diagnose", self._inside(file)])
-        return ToolAnswer(code == 0, text)
+        return self._answer(["diagnose", self._inside(file)])
 
     def bug(self, run: str) -> ToolAnswer:
         """A failed run (its folder) as a bug report: command, versions, the deciding line, what was tried."""
-        code, text = self._said(["study", "bug", self._inside(run)])
-        return ToolAnswer(code == 0, text)
+        return self._answer(["study", "bug", self._inside(run)])
+
+    def _answer(self, arguments: Sequence[str | Path]) -> ToolAnswer:
+        done = self._ran(arguments)
+        return ToolAnswer(done.returncode == 0, _said(done))
 
     def _verb(self, tool: Callable[..., Sequence[str]]) -> Callable[..., ToolAnswer]:
         """A tool of a wing gives the command line to run, and names a `url` where it sends load to one."""
@@ -181,8 +185,7 @@ class Desk:
                 self._allowed(url)
             for name in (each for each in given.values() if isinstance(each, str) and "/" in each and each != url):
                 self._inside(name)  # a file of a model or of traffic
-            code, text = self._said(tool(**given))
-            return ToolAnswer(code == 0, text)
+            return self._answer(tool(**given))
 
         return run
 
@@ -209,7 +212,7 @@ class Desk:
         """What `check` says of it; InputError where nothing bounds its cost, or another grant than ours pays."""
         found = self._json(["check", study])
         if found is None or not found["ok"]:
-            raise InputError(self._said(["check", study])[1])
+            raise InputError(_said(self._ran(["check", study])))
         if found["cost"]["node_hours"] is None:
             raise InputError(f"{study}: nothing bounds what it costs; give it `budget: {{node_hours: N}}` or trials")
         if self.grant is not None and found["grant"] != str(self.grant):
@@ -234,23 +237,20 @@ class Desk:
         text = f"runs in {shown}: at most {cost['cost']['node_hours']:.3g} node-hours"
         return ToolAnswer(True, text, f"status of {shown}, from time to time; then best", {"folder": shown})
 
-    def _log_of(self, folder: Path) -> str:
-        log = _log_path(folder)
-        return f"\n{_cut(log.read_text(errors='replace'))}" if log.exists() else ""
-
-    def _said(self, arguments: Sequence[str | Path]) -> tuple[int, str]:
-        done = subprocess.run(
+    def _ran(self, arguments: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             _command(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
             cwd=self.root, check=False, env={**os.environ, "NO_COLOR": "1", "COLUMNS": "100"},
         )  # fmt: skip
-        return done.returncode, _cut("\n".join(part for part in (done.stdout.strip(), done.stderr.strip()) if part))
 
     def _json(self, arguments: Sequence[str | Path]) -> dict[str, Any] | None:
         """What a verb prints with --json; None where it printed nothing but an error."""
-        done = subprocess.run(
-            _command([*arguments, "--json"]), stdin=subprocess.DEVNULL, capture_output=True, cwd=self.root, check=False
-        )
-        return json.loads(done.stdout) if done.stdout.strip() else None
+        printed = self._ran([*arguments, "--json"]).stdout
+        return json.loads(printed) if printed.strip() else None
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return _cut("\n".join(part for part in (done.stdout.strip(), done.stderr.strip()) if part))
 
 
 def _log_path(out: Path) -> Path:

@@ -61,11 +61,11 @@ def check(
     home = Path(tempfile.mkdtemp(prefix="site-check-", dir=folder.absolute()))
     steps: list[CheckStep] = []
     if not as_json:
-        print(_site_head(chosen))
+        print(f"site {chosen.name} ({chosen.batch}{', queue ' + chosen.queue if chosen.queue else ''})")
     for step in site_check.SiteCheck(executor, chosen, home, patience).steps():
         steps.append(step)
         if not as_json:
-            print(_step_text(step), flush=True)
+            print(f"  {step.name:10} {'ok     ' if step.ok else 'FAILED '} {step.detail}", flush=True)
     failed = [step.name for step in steps if not step.ok]
     if as_json:
         print(json.dumps({"site": chosen.name, "ok": not failed, "steps": [asdict(step) for step in steps]}, indent=1))
@@ -85,11 +85,3 @@ def _sites_text(sites: Sequence[tuple[Site, Path]], batch: Mapping[str, str]) ->
     shown = [name if package == "ridgeline" else f"{name} (from {package})" for name, package in batch.items()]
     rows = (f"{site.name:20} {site.batch:6} {path}" for site, path in sites)
     return "\n".join([*rows, "", f"`batch` in a site file may be {', '.join(shown)}.", _COPY_ONE])
-
-
-def _site_head(site: Site) -> str:
-    return f"site {site.name} ({site.batch}{', queue ' + site.queue if site.queue else ''})"
-
-
-def _step_text(step: CheckStep) -> str:
-    return f"  {step.name:10} {'ok     ' if step.ok else 'FAILED '} {step.detail}"

@@ -32,17 +32,6 @@ def clean_line(text: str) -> str:
     return _OBEYED_IN_LINE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def json_escaped(document: str) -> str:
-    """A JSON document in which such characters are escaped: they stand in its strings only."""
-    return _OBEYED.sub(lambda found: "".join(f"\\u{unit:04x}" for unit in _units(found[0])), document)
-
-
-def _units(character: str) -> memoryview:
-    return memoryview(
-        character.encode("utf-16-le" if sys.byteorder == "little" else "utf-16-be", "surrogatepass")
-    ).cast("H")
-
-
 class _CleanStream:
     """A text stream that cleans what is written to it; all else is the stream's own."""
 

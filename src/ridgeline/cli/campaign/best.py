@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -82,8 +83,6 @@ def _write_as(kind: str, path: Path, folder: Path, answer: Answer) -> None:
 
 
 def _best_at(folder: Path, limit: str, as_json: bool) -> None:
-    from dataclasses import asdict
-
     now = status.read_status(folder)
     one, text = front.best_at(now.study, now.history, limit)
     point = json.loads(one.setting)
@@ -92,13 +91,8 @@ def _best_at(folder: Path, limit: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps({**asdict(one), "setting": point, "told": text, "confirmed": confirmed}, indent=1), flush=True)
     else:
-        print(
-            *front.best_at_lines(now.study, now.history, limit),
-            "",
-            *text_answer.yaml_lines(point),
-            sep="\n",
-            flush=True,
-        )
+        lines = [*front.best_at_lines(now.study, now.history, limit), "", *text_answer.yaml_lines(point)]
+        print("\n".join(lines), flush=True)
     if not confirmed:
         words = ",".join(f"{name}={value}" for name, value in point.items())
         raise NothingFound(

@@ -73,8 +73,7 @@ def _document(path: Path, checked: StudyCheck) -> dict[str, Any]:
 
 def _lines(path: Path, checked: StudyCheck) -> list[str]:
     study, size = checked.study, checked.space
-    lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}"]
-    lines.append(f"  space   {_space(size)}")
+    lines = [f"{study.name}   {study.workload.kind} on {study.site.name}   {path}", f"  space   {_space(size)}"]
     for reason, number in size.refused.most_common():
         shown = f"{number:,}" if size.exact else f"about {number / _looked_at(size):.0%}"
         lines.append(f"          {shown} refused: {reason}")
@@ -85,18 +84,16 @@ def _lines(path: Path, checked: StudyCheck) -> list[str]:
 
 def _cost(cost: Stake, limit: str) -> Iterator[str]:
     runs = "as many runs as fit" if cost.runs is None else f"at most {count(cost.runs, 'run')}"
-    worst = "no limit in node-hours"
-    if cost.node_hours is not None:
-        worst = f"at most {count(cost.node_hours, 'node-hour', f'{cost.node_hours:.3g}')}"
+    worst = "no limit in node-hours" if cost.node_hours is None else f"at most {_hours(cost.node_hours)}"
     yield f"  cost    {worst}: {runs}, each ended after {limit}"
     if cost.binds:
-        own = count(cost.limits[cost.binds], "node-hour", f"{cost.limits[cost.binds]:.3g}")
-        over = (cost.node_hours or 0.0) - cost.limits[cost.binds]
+        limit_hours = cost.limits[cost.binds]
+        over = (cost.node_hours or 0.0) - limit_hours
         more = f"; what runs then goes on, for {over:.3g} more at the most" if over > 0 else ""
-        yield f"          budget.{cost.binds} ends it: nothing is begun after {own}{more}"
+        yield f"          budget.{cost.binds} ends it: nothing is begun after {_hours(limit_hours)}{more}"
     for part in (part for part in cost.parts if part.runs != 0):
         hours = cost.node_hours_of(part)
-        text = "" if hours is None else f", {count(hours, 'node-hour', f'{hours:.3g}')}"
+        text = "" if hours is None else f", {_hours(hours)}"
         yield f"          {'?' if part.runs is None else part.runs:>4} {part.name} ({part.why}{text})"
     if cost.builds != 0:
         built = "one for every setting that differs in it" if cost.builds is None else f"at most {cost.builds}"
@@ -104,6 +101,10 @@ def _cost(cost: Stake, limit: str) -> Iterator[str]:
     if cost.runs is not None and cost.runs_with_faults != cost.runs:
         again = "runs lost to faults of nodes or of the site are repeated"
         yield f"          {again}: at worst {cost.runs_with_faults} runs"
+
+
+def _hours(node_hours: float) -> str:
+    return count(node_hours, "node-hour", f"{node_hours:.3g}")
 
 
 def _looked_at(size: SpaceSize) -> float:

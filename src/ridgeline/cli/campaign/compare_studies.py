@@ -14,7 +14,8 @@ from ridgeline.report import studies
 from ridgeline.stats.wording import metric_text
 
 if TYPE_CHECKING:
-    from ridgeline.report.studies import StudiesCompared
+    from ridgeline.campaign.status import CampaignStatus
+    from ridgeline.report.studies import StudiesCompared, StudySeen
 
 
 def compare_studies(
@@ -35,14 +36,15 @@ def compare_studies(
         names = [f"{path.resolve().parent.name}/{name}" for path, name in zip((first, second), names, strict=True)]
     if names[0] == names[1]:
         names = ["A", "B"]
-    sides = []
-    for name, path in zip(names, (first, second), strict=True):
-        now = status.read_status(path)
-        sides.append(studies.StudySeen(name, now.study, now.history, status.answer_on_paper(now)))
-    found = studies.compare_studies(*sides)
+    before, after = (seen_as(name, status.read_status(p)) for name, p in zip(names, (first, second), strict=True))
+    found = studies.compare_studies(before, after)
     print(json.dumps(found.as_json(), indent=1) if as_json else "\n".join(studies_lines(found)), flush=True)
     if found.overall is None:
         raise NothingFound(f"{first}, {second}: no setting passed in both, so there is nothing to compare")
+
+
+def seen_as(name: str, now: CampaignStatus) -> StudySeen:
+    return studies.StudySeen(name, now.study, now.history, status.answer_on_paper(now))
 
 
 _WIDTH = 78

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
@@ -14,9 +15,6 @@ from ridgeline.campaign import status
 from ridgeline.errors import InputError
 from ridgeline.report import prometheus as report_prometheus
 from ridgeline.report import table as report_table
-
-if TYPE_CHECKING:
-    from ridgeline.campaign.status import CampaignStatus
 
 
 class ExportFormat(StrEnum):
@@ -50,7 +48,7 @@ def export(
         _put(lambda stream: stream.write(report_prometheus.metrics_text((now.as_json(), now.study.goal.metric))), out)
         return
     answer = status.answer_on_paper(now)
-    table = _front(now) if front else report_table.rows(now.history, answer)
+    table = campaign_front.front_rows(now.study, now.history) if front else report_table.rows(now.history, answer)
     if form is ExportFormat.json:
         _put(lambda stream: report_table.write_json(table, answer, stream), out)
     else:
@@ -59,22 +57,14 @@ def export(
         print(f"{len(table)} {'settings' if front else 'runs'} written to {out}")
 
 
-def _front(now: CampaignStatus) -> list[dict[str, Any]]:
-    return campaign_front.front_rows(now.study, now.history)
-
-
 def _put(write: Callable[[TextIO], object], out: Path | None) -> None:
     if out is None:
         write(sys.stdout)
         return
-
+    pipe = out.exists() and not out.is_file()
     try:
-        if out.exists() and not out.is_file():  # a pipe, say
-            with out.open("w", newline="") as stream:
-                write(stream)
-            return
         # in one step: Prometheus' node exporter may read the file at any moment
-        with files.in_one_step(out) as partial, partial.open("w", newline="") as stream:
+        with nullcontext(out) if pipe else files.in_one_step(out) as place, place.open("w", newline="") as stream:
             write(stream)
     except OSError as error:
         raise InputError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None

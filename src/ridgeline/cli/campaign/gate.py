@@ -147,13 +147,9 @@ def _gate_by_reference(gate: Gate, files: GateArguments) -> None:
         asked = gate.judged(stored)
     except CannotJudge as error:
         reference = records_answer.Reference("the reference", gate.question(stored).point, None)
-        _write(
-            gate,
-            files,
-            gate.path,
-            records_answer.Answer("gate", records_answer.Conclusion.CANNOT_JUDGE, str(error), reference, None),
-            0.0,
-        )
+        conclusion = records_answer.Conclusion.CANNOT_JUDGE
+        answer = records_answer.Answer("gate", conclusion, str(error), reference, None)
+        _write(gate, files, gate.path, answer, 0.0)
         raise
     _judge(gate, asked, files, gate.path)
 
@@ -171,17 +167,22 @@ def _judge(gate: Gate, asked: Asked, files: GateArguments, shown: Path) -> None:
 
 def _remember(gate: Gate, files: GateArguments, answer: Answer) -> None:
     """Add this gate to the history, and write the history's page."""
-    history, study = files.history, gate.found.study
+    study = gate.found.study
     values = [value for value in answer.facts.get("gate", {}).get("values", ()) if value > 0]
-    if history is None or not values:
+    if files.history is None or not values:
         return
-
-    conclusion, goal = answer.conclusion or "", (study.goal.metric, study.goal.direction)
-    unit, commit = answer.unit, _commit_here()
     past = gate_history.PastGate(
-        study.name, campaign_asked.now_text(), conclusion, tuple(values), *goal, gate.machine, unit, commit
+        study=study.name,
+        at=campaign_asked.now_text(),
+        conclusion=answer.conclusion or "",
+        values=tuple(values),
+        metric=study.goal.metric,
+        direction=study.goal.direction,
+        machine=gate.machine,
+        unit=answer.unit,
+        commit=_commit_here(),
     )
-    gates.write_gate_history(gate_history.add_gate(history, past), study, history)
+    gates.write_gate_history(gate_history.add_gate(files.history, past), study, files.history)
 
 
 def _write(gate: Gate, files: GateArguments, shown: Path, answer: Answer, seconds: float) -> None:
@@ -201,41 +202,43 @@ def _write(gate: Gate, files: GateArguments, shown: Path, answer: Answer, second
                 file.write(summary)
 
 
-_TITLES = {
-    "not-slower": "not slower",
-    "slower": "slower",
-    "cannot-judge": "cannot judge",
-    "measured": "reference measured",
+# what CI systems show of a conclusion: its title, GitHub's level, GitLab's severity
+_SHOWN = {
+    "not-slower": ("not slower", "notice", ""),
+    "slower": ("slower", "error", "major"),
+    "cannot-judge": ("cannot judge", "warning", "info"),
+    "measured": ("reference measured", "notice", ""),
 }
-_LEVELS = {"not-slower": "notice", "measured": "notice", "cannot-judge": "warning"}
-_SEVERITIES = {"cannot-judge": "info"}
+_FAILED = ("did not pass", "error", "major")
+
+
+def _shown(answer: Answer) -> tuple[str, str, str]:
+    return _SHOWN.get(answer.conclusion or "", _FAILED)
 
 
 def _junit_text(name: str, answer: Answer, seconds: float) -> str:
     """One test case: slower and failed runs fail it, what cannot be judged is skipped."""
-    from xml.sax.saxutils import escape, quoteattr  # it loads urllib and ssl
+    from xml.etree import ElementTree  # slow to load, and most gates write no such file
 
-    inside = ""
-    if answer.conclusion == "cannot-judge":
-        inside = f"<skipped message={quoteattr(answer.headline)}/>"
-    elif answer.lacks:
-        inside = f"<failure message={quoteattr(answer.headline)}>{escape(answer.headline)}</failure>"
-    failures, skipped = inside.startswith("<failure"), inside.startswith("<skipped")
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n'
-        f'<testsuite name="ridgeline ci gate" tests="1" failures="{int(failures)}" errors="0" skipped="{int(skipped)}" '
-        f'time="{seconds:.3f}">\n'
-        f'  <testcase classname="ridgeline.gate" name={quoteattr(name)} time="{seconds:.3f}">{inside}\n'
-        f"    <system-out>{escape(answer.headline)}</system-out>\n"
-        "  </testcase>\n"
-        "</testsuite>\n"
-    )
+    skipped = answer.conclusion == "cannot-judge"
+    failed = bool(answer.lacks) and not skipped
+    counts = {"tests": "1", "failures": str(int(failed)), "errors": "0", "skipped": str(int(skipped))}
+    took = {"time": f"{seconds:.3f}"}
+    suite = ElementTree.Element("testsuite", {"name": "ridgeline ci gate", **counts, **took})
+    case = ElementTree.SubElement(suite, "testcase", {"classname": "ridgeline.gate", "name": name, **took})
+    if skipped or failed:
+        why = ElementTree.SubElement(case, "skipped" if skipped else "failure", message=answer.headline)
+        why.text = answer.headline if failed else None
+    ElementTree.SubElement(case, "system-out").text = answer.headline
+    ElementTree.indent(suite)
+    # written by hand: the library would name the encoding of the locale, and the file is UTF-8
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
 
 
 def _github_line(name: str, answer: Answer, reference: str) -> str:
     """A workflow command; GitHub shows it at the reference file."""
-    level = _LEVELS.get(answer.conclusion or "", "error")
-    title = f"{name}: {_title(answer)}"
+    said, level, _ = _shown(answer)
+    title = f"{name}: {said}"
     return f"::{level} file={_property(reference)},title={_property(title)}::{_data(answer.headline)}"
 
 
@@ -249,18 +252,14 @@ def _property(text: str) -> str:
 
 def _gitlab_text(name: str, answer: Answer, reference: str) -> str:
     """A Code Quality report: GitLab shows its entries in the merge request; empty where there is nothing to act on."""
-    found = []
-    if answer.lacks:
-        found.append(
-            {
-                "description": f"{name}: {answer.headline}",
-                "check_name": "ridgeline-gate",
-                "fingerprint": hashlib.sha256(f"{name} {answer.conclusion}".encode()).hexdigest(),
-                "severity": _SEVERITIES.get(answer.conclusion or "", "major"),
-                "location": {"path": reference, "lines": {"begin": 1}},
-            }
-        )
-    return json.dumps(found, indent=1) + "\n"
+    entry = {
+        "description": f"{name}: {answer.headline}",
+        "check_name": "ridgeline-gate",
+        "fingerprint": hashlib.sha256(f"{name} {answer.conclusion}".encode()).hexdigest(),
+        "severity": _shown(answer)[2],
+        "location": {"path": reference, "lines": {"begin": 1}},
+    }
+    return json.dumps([entry] if answer.lacks else [], indent=1) + "\n"
 
 
 def _markdown_text(name: str, metric: str, answer: Answer) -> str:
@@ -273,14 +272,10 @@ def _markdown_text(name: str, metric: str, answer: Answer) -> str:
     values = ["–" if value is None else wording.metric_text(value) for value in (before, now)]
     row = (metric, *values, change, low, str(facts.get("runs", 0)))
     return (
-        f"### {name}: {_title(answer)}\n\n"
+        f"### {name}: {_shown(answer)[0]}\n\n"
         "| metric | reference | now | slower by | 95% | runs |\n|---|---|---|---|---|---|\n"
         f"| {' | '.join(row)} |\n\n{answer.headline}\n"
     )
-
-
-def _title(answer: Answer) -> str:
-    return _TITLES.get(answer.conclusion or "", "did not pass")
 
 
 def _commit_here() -> str:

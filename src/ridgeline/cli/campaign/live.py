@@ -7,12 +7,11 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ridgeline.campaign.assembly import assemble_campaign
 from ridgeline.campaign.controller import Campaign, Interrupted
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
+Seen = Campaign | CampaignStatus  # one that runs here, or one of which the folder is followed
+T = TypeVar("T")
 REDRAW_S = 0.2
 _TICK_S = 1.0
 _WAIT_SAID_AFTER_S = 5.0
@@ -81,8 +82,7 @@ def drive(
             return stopping[0]
 
         with assemble_campaign(folder, question, face.update, stop_asked, extension) as campaign:
-            face.title(campaign)
-            face.note_deleted(folder.missing(run.folder for run in campaign.history.runs.values()))
+            face.title(campaign, len(folder.missing(run.folder for run in campaign.history.runs.values())))
             try:
                 with face:
                     campaign.run()
@@ -109,8 +109,10 @@ def drive(
         raise error_of(answer)(answer.lacks)
 
 
-def _status_of(campaign: Campaign) -> CampaignStatus:
-    return CampaignStatus(campaign.question, campaign.study, campaign.history, campaign.ledger)
+def _status_of(seen: Seen) -> CampaignStatus:
+    if isinstance(seen, CampaignStatus):
+        return seen
+    return CampaignStatus(seen.question, seen.study, seen.history, seen.ledger)
 
 
 @contextmanager
@@ -142,7 +144,7 @@ def _show(*lines: str) -> None:
 
 
 class TerminalView:
-    """What a terminal shows of a running campaign. `console` is where, standard output by default."""
+    """What a terminal shows of a campaign, its own or one that is followed. `console`: standard output by default."""
 
     def __init__(self, quiet: bool, console: Console | None = None, why: bool = False) -> None:
         self._quiet = quiet
@@ -150,30 +152,25 @@ class TerminalView:
         self._console = console
         self._best: float | None = None  # score of the best run of the search so far
         self._live: Live | None = None
-        self._campaign: Campaign | None = None
-        self._shown_runs = 0
-        self._shown_aside = 0
-        self._shown_answers = 0
+        self._seen: Seen | None = None
+        self._shown = {"runs": 0, "aside": 0, "answers": 0}
         self._height = 0
         self._drawn_s = 0.0
-        self._noted_simulated = False
-        self._noted_busy = False
-        self._noted_waits: set[tuple[int, str]] = set()  # trial, and why it waits
+        self._said: set[object] = set()  # what is said once
 
-    def title(self, campaign: Campaign) -> None:
-        self._campaign = campaign
-        study, done = campaign.study, len(campaign.history.runs)
-        self._shown_runs, self._shown_aside = done, len(campaign.history.set_aside)
-        self._shown_answers = len(campaign.history.instructions.answers)
+    def title(self, campaign: Campaign, deleted: int = 0) -> None:
+        """`deleted`: how many run folders are gone."""
+        self._seen = campaign
+        study, history = campaign.study, campaign.history
+        done, answers = len(history.runs), len(history.instructions.answers)
+        self._shown = {"runs": done, "aside": len(history.set_aside), "answers": answers}
         if not self._quiet:
             resumed = f"   {count(done, 'run')} kept" if done else ""
             kind = campaign.question.kind
             how = study.search.sampler if kind == "search" else kind
             _show(f"{study.name}   {study.workload.kind} on {study.site.name}   {how}{resumed}\n")
-
-    def note_deleted(self, folders: Sequence[Path]) -> None:
-        if folders and not self._quiet:
-            _show(f"  {len(folders)} run folders were deleted; what they measured is kept in the journal\n")
+        if deleted and not self._quiet:
+            _show(f"  {deleted} run folders were deleted; what they measured is kept in the journal\n")
 
     def __enter__(self) -> TerminalView:
         if not self._quiet and (self._console is not None or sys.stdout.isatty()):
@@ -201,11 +198,9 @@ class TerminalView:
 
         width = self._console.width - 1
         above = [*details_lines(answer, now.exhibits), "", *(f"  {line}" for line in more)]
-        pasted = paste_lines(answer.paste) if answer.paste else []
         for line in ("", *above, ""):
-            for piece in fitted(clean_line(line), width):
-                self._console.print(piece, highlight=False, markup=False, soft_wrap=True)
-        for line in pasted:
+            self._print(clean_line(line))
+        for line in paste_lines(answer.paste) if answer.paste else []:
             self._console.print(clean_line(line), style="bold", highlight=False, markup=False, soft_wrap=True)
         text = Text(clean_line(answer.statement), style="bold")
         spent = f"{count(len(now.history.runs), 'run')}, {node_hours_text(now.history.node_hours)}"
@@ -215,39 +210,38 @@ class TerminalView:
 
     def tick(self) -> None:
         """Called again and again while nothing happens: redraws when the clock has moved on."""
-        if self._campaign is not None and time.monotonic() - self._drawn_s > _TICK_S:
-            self._draw(self._campaign)
+        if self._seen is not None and time.monotonic() - self._drawn_s > _TICK_S:
+            self._draw(self._seen)
             if self._live is None and not self._quiet:
-                self._say_what_waits(self._campaign)
+                self._say_what_waits(self._seen)
 
-    def update(self, campaign: Campaign) -> None:
-        self._campaign = campaign
+    def update(self, seen: Seen) -> None:
+        self._seen = seen
         if self._quiet:
             return
-        runs = campaign.history.runs
-        if len(runs) > self._shown_runs:
-            for run in islice(runs.values(), self._shown_runs, None):
-                self._say(campaign, run)
-            self._shown_runs = len(runs)
-        aside = campaign.history.set_aside
-        for block in aside[self._shown_aside :]:
+        history = seen.history
+        for run in self._new("runs", history.runs.values()):
+            self._say(seen, run)
+        for block in self._new("aside", history.set_aside):
             self._print(clean_line(f"  block {block.block} of the confirmation is run again: {block.reason}"))
-        self._shown_aside = len(aside)
-        answers = campaign.history.instructions.answers
-        for line in islice(answers.values(), self._shown_answers, None):
+        for line in self._new("answers", history.instructions.answers.values()):
             self._print(clean_line(f"  instruction: {answered_text(line)}"))
-        self._shown_answers = len(answers)
         if time.monotonic() - self._drawn_s > REDRAW_S:
-            self._draw(campaign)
+            self._draw(seen)
 
-    def _draw(self, campaign: Campaign) -> None:
+    def _new(self, what: str, items: Collection[T]) -> Iterator[T]:
+        """Those that came since this was last asked."""
+        shown, self._shown[what] = self._shown[what], len(items)
+        return islice(items, shown, None)
+
+    def _draw(self, seen: Seen) -> None:
         self._drawn_s = time.monotonic()
         if self._live is None:
             return
         from rich.text import Text
 
         # one column less: a terminal that is full to its last column begins another line
-        lines = picture_lines(_status_of(campaign), self._live.console.width - 1, time.time())
+        lines = picture_lines(_status_of(seen), self._live.console.width - 1, time.time())
         # never lower than before, its last lines always in the same place: between two runs it would jump otherwise
         self._height = max(self._height, len(lines))
         lines = [""] * (self._height - len(lines)) + lines
@@ -259,23 +253,25 @@ class TerminalView:
             text.highlight_regex(pattern, look)
         self._live.update(text, refresh=True)
 
-    def _say(self, campaign: Campaign, run: Run) -> None:
-        self._say_if_simulated(campaign)
-        headline, story = run_text(campaign, run, self._why)
+    def _say(self, seen: Seen, run: Run) -> None:
+        if is_simulated(seen.study, seen.history):
+            self._say_once("simulated: these figures come from a model, nothing is measured")
+        headline, story = run_text(seen, run, self._why)
         if self._live is None:
             _show(f"{headline}   {story}" if story else headline)
         else:
-            self._print(headline, self._look_of(campaign, run))
+            self._print(headline, self._look_of(seen, run))
             if story:
                 self._print(f"{'':8}{story}", "dim")
-        self._say_if_busy(campaign)
+        if busy := busy_machine(seen.history, seen.study.goal.metric):
+            self._say_once(busy)
 
-    def _look_of(self, campaign: Campaign, run: Run) -> str:
+    def _look_of(self, seen: Seen, run: Run) -> str:
         """How a line of a run is set: red where it failed, bold where the search has a new best."""
         if run.outcome != Outcome(Kind.OK):
             return "red"
-        goal = campaign.study.goal
-        if campaign.history.trials[run.trial].stage is not Stage.SEARCH or goal.metric not in run.metrics:
+        goal = seen.study.goal
+        if seen.history.trials[run.trial].stage is not Stage.SEARCH or goal.metric not in run.metrics:
             return ""
         score = goal.score(run.metrics[goal.metric])
         if self._best is not None and score <= self._best:
@@ -283,65 +279,59 @@ class TerminalView:
         self._best = score
         return "bold yellow"
 
-    def _say_what_waits(self, campaign: Campaign) -> None:
+    def _say_what_waits(self, seen: Seen) -> None:
         """Each reason once: where there is no picture, nothing else shows why nothing happens."""
         now_s = time.time()
-        for run in _status_of(campaign).under_way(now_s):
-            noted = run.trial.number, run.waits or ""
-            if run.waits and run.elapsed_s >= _WAIT_SAID_AFTER_S and noted not in self._noted_waits:
-                self._noted_waits.add(noted)
-                self._print(clean_line(f"  #{run.trial.number:<4} {clock_text(run, now_s)}"))
+        for run in _status_of(seen).under_way(now_s):
+            if run.waits and run.elapsed_s >= _WAIT_SAID_AFTER_S:
+                line = f"#{run.trial.number:<4} {clock_text(run, now_s)}"
+                self._say_once(clean_line(line), about=(run.trial.number, run.waits))
 
-    def _say_if_busy(self, campaign: Campaign) -> None:
-        if not self._noted_busy and (busy := busy_machine(campaign.history, campaign.study.goal.metric)):
-            self._noted_busy = True
-            self._print(f"  {busy}")
-
-    def _say_if_simulated(self, campaign: Campaign) -> None:
-        if not self._noted_simulated and is_simulated(campaign.study, campaign.history):
-            self._noted_simulated = True
-            self._print("  simulated: these figures come from a model, nothing is measured")
+    def _say_once(self, text: str, about: object = None) -> None:
+        if (about or text) not in self._said:
+            self._said.add(about or text)
+            self._print(f"  {text}")
 
     def _print(self, line: str, look: str = "") -> None:
-        if self._live is None:
+        if self._console is None:
             _show(line)
             return
-        for piece in fitted(line, self._live.console.width - 1):
+        for piece in fitted(line, self._console.width - 1):
             # soft_wrap: a word wider than the terminal goes on in its next line and can still be copied whole
-            self._live.console.print(piece, style=look, highlight=False, markup=False, soft_wrap=True)
+            self._console.print(piece, style=look, highlight=False, markup=False, soft_wrap=True)
 
 
-def run_text(campaign: Campaign, run: Run, why: bool = False) -> tuple[str, str]:
+def run_text(seen: Seen, run: Run, why: bool = False) -> tuple[str, str]:
     """What was run and what came out; and the reason of a failure: `out of memory ...; stderr:311: ...`.
 
     With `why`, also the reason for which the trial was chosen.
     """
-    trial = campaign.history.trials[run.trial]
+    trial = seen.history.trials[run.trial]
     assert run.outcome is not None
-    metric = campaign.study.goal.metric
+    metric = seen.study.goal.metric
     story = [trial.why] if why and trial.why and trial.stage is Stage.SEARCH else []
     if run.outcome.kind == "ok":
-        result = goal_text(campaign.study, campaign.history).value(run.metrics[metric])
+        result = goal_text(seen.study, seen.history).value(run.metrics[metric])
     else:
         result = run.outcome.kind.text
         evidence = f"; {run.outcome.evidence}" if run.outcome.evidence else ""
         story.append(f"{run.outcome.reason}{evidence}")
     if run.ending.leftovers:
         story.append(f"left behind and ended: {leftover_text(run.ending.leftovers)}")
-    text = f"#{run.trial:<4} {campaign.question.called(trial):<8} {run_time_text(run.ending.duration_s):>5}   {result}"
+    text = f"#{run.trial:<4} {seen.question.called(trial):<8} {run_time_text(run.ending.duration_s):>5}   {result}"
     # settings can be long: the result stands before them
-    return clean_line(f"  {text}   {_settings_of(campaign, trial)}"), clean_line("   ".join(story))
+    return clean_line(f"  {text}   {_settings_of(seen, trial)}"), clean_line("   ".join(story))
 
 
-def _settings_of(campaign: Campaign, trial: Trial) -> str:
+def _settings_of(seen: Seen, trial: Trial) -> str:
     """All of the first setting once, then what differs from it; of one that ran before, its number."""
     if trial.number == 1:
         return setting_text(trial.point)
-    if trial.stage in (Stage.CONFIRM, Stage.WARM_UP) and trial.point != campaign.study.baseline:
-        before = (each for each in campaign.history.trials.values() if each.stage is Stage.SEARCH)
+    if trial.stage in (Stage.CONFIRM, Stage.WARM_UP) and trial.point != seen.study.baseline:
+        before = (each for each in seen.history.trials.values() if each.stage is Stage.SEARCH)
         first = next((each.number for each in before if each.point == trial.point), None)
         if first is not None:
             return f"the setting of #{first}"
-    changed = {name: value for name, value in trial.point.items() if campaign.study.baseline.get(name) != value}
-    again = "the same setting" if campaign.question.kind == "gate" else campaign.question.reference
+    changed = {name: value for name, value in trial.point.items() if seen.study.baseline.get(name) != value}
+    again = "the same setting" if seen.question.kind == "gate" else seen.question.reference
     return setting_text(changed) or f"{again} again"

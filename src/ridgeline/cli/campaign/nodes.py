@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,18 +30,13 @@ def nodes(
 
     Example: ridgeline study nodes studies/first
     """
-    from dataclasses import asdict
-
     now = status.read_status(folder)
     effects = scores.effects_of_nodes(now.study, now.history)
     if as_json:
         print(json.dumps({"metric": now.study.goal.metric, "nodes": [asdict(e) for e in effects]}, indent=1))
     else:
-        print(
-            *_node_lines(effects, verdict.goal_text(now.study, now.history), now.study.search.sentinel_every),
-            sep="\n",
-            flush=True,
-        )
+        goal = verdict.goal_text(now.study, now.history)
+        print("\n".join(_node_lines(effects, goal, now.study.search.sentinel_every)), flush=True)
     if len(effects) < 2 or all(effect.verdict == "undecided" for effect in effects):
         raise CannotJudge(f"{folder}: its runs don't show whether a node is slow")
 

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ridgeline.campaign import status
+from ridgeline.cli.campaign import compare_studies, watch
 from ridgeline.errors import InputError
 from ridgeline.report import html as report_html
 from ridgeline.report import markdown as report_markdown
@@ -16,6 +18,9 @@ from ridgeline.report import sections as report_sections
 from ridgeline.report import slides as report_slides
 from ridgeline.report import studies
 from ridgeline.study import folder as study_folder
+
+if TYPE_CHECKING:
+    from ridgeline.report.parts import Section
 
 
 class ReportFormat(StrEnum):
@@ -45,61 +50,46 @@ def report(
     printed = form is ReportFormat.pdf or (form is ReportFormat.slides and out is not None and out.suffix == ".pdf")
     if printed:
         report_page.browser_path()  # before anything is worked out
-    if not (folder / "study.yaml").exists() and (several := _studies_in(folder)):
-        _project(folder, several, out, form)
-        return
-    now, notes = status.read_status_as_far(folder)
     target = out or folder / ("slides.html" if form is ReportFormat.slides else f"report.{form.value}")
-    found = report_sections.Findings(
-        now.study, now.history, status.answer_on_paper(now), now.exhibits, notes, study_folder.read_ladder(folder)
-    )
-    match form:
-        case ReportFormat.html:
-            report_page.write_report(found, target)
-        case ReportFormat.md:
-            text = report_markdown.markdown(now.study.name, now.study.question, report_sections.sections(found))
-            report_page.write_page(iter([text.encode(errors="replace")]), target)
-        case ReportFormat.pdf:
-            with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
-                report_page.write_pdf(report_page.write_report(found, Path(place, "report.html")), target)
-        case ReportFormat.slides:
-            with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
-                page = report_page.write_page(
-                    report_slides.deck(found), Path(place, "slides.html") if printed else target
-                )
-                if printed:
-                    report_page.write_pdf(page, target)
+    if (folder / "study.yaml").exists() or not (several := _studies_in(folder)):
+        now, notes = status.read_status_as_far(folder)
+        answer, ladder = status.answer_on_paper(now), study_folder.read_ladder(folder)
+        found = report_sections.Findings(now.study, now.history, answer, now.exhibits, notes, ladder)
+        if form is ReportFormat.slides:
+            _write(lambda page: report_slides.deck(found), target, printed)
+        elif form is ReportFormat.md:
+            _write_markdown(now.study.name, now.study.question, report_sections.sections(found), target)
+        else:
+            _write(lambda page: report_page.page(found, page), target, printed)
+    elif form is ReportFormat.slides:
+        raise InputError(f"{folder} holds {len(several)} studies and --format {form} is of one; name it: {several[0]}")
+    else:
+        names = {path.relative_to(folder).as_posix(): path for path in several}
+        seen = [compare_studies.seen_as(name, status.read_status_as_far(path)[0]) for name, path in names.items()]
+        name, shown = folder.resolve().name, studies.project_sections(seen)
+        if form is ReportFormat.md:
+            _write_markdown(name, "", shown, target)
+        else:
+            _write(
+                lambda page: report_page.whole_page(name, "", shown, report_html.Folders(folder, page)), target, printed
+            )
     print(target)
 
 
 def _studies_in(folder: Path) -> list[Path]:
-    """Study folders one or two levels below."""
-    journals = (path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/journal.jsonl"))
-    return sorted({path.parent for path in journals if (path.parent / "study.yaml").exists()})
+    return sorted(path for path in watch.journals_below(folder) if (path / "study.yaml").exists())
 
 
-def _project(folder: Path, several: list[Path], out: Path | None, form: ReportFormat) -> None:
-    if form not in (ReportFormat.html, ReportFormat.md, ReportFormat.pdf):
-        raise InputError(f"{folder} holds {len(several)} studies and --format {form} is of one; name it: {several[0]}")
-    seen = []
-    for path in several:
-        now, _ = status.read_status_as_far(path)
-        seen.append(
-            studies.StudySeen(path.relative_to(folder).as_posix(), now.study, now.history, status.answer_on_paper(now))
-        )
-    name, shown = folder.resolve().name, studies.project_sections(seen)
-    target = out or folder / f"report.{form.value}"
-    if form is ReportFormat.md:
-        report_page.write_page(iter([report_markdown.markdown(name, "", shown).encode(errors="replace")]), target)
-    elif form is ReportFormat.html:
-        report_page.write_page(report_page.whole_page(name, "", shown, report_html.Folders(folder, target)), target)
-    else:
-        with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
-            page = Path(place, "report.html")
-            report_page.write_pdf(
-                report_page.write_page(
-                    report_page.whole_page(name, "", shown, report_html.Folders(folder, page)), page
-                ),
-                target,
-            )
-    print(target)
+def _write_markdown(name: str, question: str, shown: list[Section], target: Path) -> None:
+    text = report_markdown.markdown(name, question, shown)
+    report_page.write_page(iter([text.encode(errors="replace")]), target)
+
+
+def _write(pieces: Callable[[Path], Iterator[bytes]], target: Path, printed: bool) -> None:
+    """`pieces` of a page, by where it will lie. Printed, it lies in a temporary folder."""
+    if not printed:
+        report_page.write_page(pieces(target), target)
+        return
+    with tempfile.TemporaryDirectory(prefix="ridgeline-report-") as place:
+        page = Path(place, "page.html")
+        report_page.write_pdf(report_page.write_page(pieces(page), page), target)

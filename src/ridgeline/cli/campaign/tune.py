@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,8 +11,7 @@ import typer
 
 from ridgeline.campaign import assembly, check, elsewhere, preview, status
 from ridgeline.campaign.kinds import search
-from ridgeline.cli.campaign import live
-from ridgeline.cli.campaign import steps as campaign_steps
+from ridgeline.cli.campaign import live, questions
 from ridgeline.cli.options import takes
 from ridgeline.cli.text import wording
 from ridgeline.errors import InputError, NothingFound
@@ -84,14 +84,15 @@ def tune(asked: TuneArguments) -> None:
         question = _searched(
             asked.search_on, home.with_name(f"{home.name}-search"), found.study, question, asked.top, asked.why
         )
-    print(*(f"ridgeline: warning: {doubt}\n" for doubt in preview.doubts(found)), sep="", end="", file=sys.stderr)
+    _warn(preview.doubts(found))
     observations = _earlier(found.study, asked.warm_start) if asked.warm_start else []
     folder = assembly.assemble_folder(found, asked.out, found.study.name)
     if observations:
         elsewhere.keep(folder, observations)
     live.drive(folder, question, asked.as_json, why=asked.why)
     if asked.ladder:
-        _climb(asked.study, folder.path, asked.as_json)
+        beside = folder.path.with_name(f"{folder.path.name}-steps")
+        questions.steps(asked.study, str(folder.path), None, False, beside, asked.as_json)
 
 
 def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, top: int, why: bool) -> SearchQuestion:
@@ -110,13 +111,14 @@ def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, t
         there = folder.path
     now = status.read_status(there)
     carried, searched, behind = elsewhere.carry(now.study, now.history, target, top)
-    print(*(f"ridgeline: warning: {line}\n" for line in behind), sep="", end="", file=sys.stderr)
+    _warn(behind)
     print(f"\n{len(carried)} of the best settings on {searched['site']} go to {target.site.name}", file=sys.stderr)
     return replace(question, carried=carried, searched=searched)
 
 
-def _climb(study: Path, folder: Path, as_json: bool) -> None:
-    campaign_steps.steps(study, str(folder), None, False, folder.with_name(f"{folder.name}-steps"), as_json)
+def _warn(doubts: Iterable[str]) -> None:
+    for doubt in doubts:
+        print(f"ridgeline: warning: {doubt}", file=sys.stderr)
 
 
 def _earlier(study: Study, folders: list[Path]) -> list[Observation]:
@@ -135,8 +137,5 @@ def _rehearse(study: Path, question: SearchQuestion) -> None:
             for which, line in step.starts:
                 print(f"# {which}: {line}")
             print(step.script.rstrip(), end="\n\n")
-    print(
-        *(f"# warning: {doubt}" for doubt in preview.doubts(found)),
-        wording.cost_line(preview.stake(found.study, question.trials)),
-        sep="\n",
-    )
+    warnings = [f"# warning: {doubt}" for doubt in preview.doubts(found)]
+    print(*warnings, wording.cost_line(preview.stake(found.study, question.trials)), sep="\n")

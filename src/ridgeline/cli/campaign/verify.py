@@ -13,7 +13,7 @@ from ridgeline.errors import ExitCode
 from ridgeline.stats import wording
 
 if TYPE_CHECKING:
-    from ridgeline.campaign.verify_runs import Mismatch, Verification
+    from ridgeline.campaign.verify_runs import Mismatch, Unchecked, Verification
 
 
 def verify(
@@ -41,32 +41,27 @@ _VERDICTS = {
 
 
 def _verification_lines(found: Verification) -> Iterable[str]:
-    yield f"{found.folder}: {_headline(found)}"
-    yield from (f"  {line}" for line in _compared(found))
+    headline = "everything that can be checked holds" if found.unchecked else "everything holds"
+    if wrong := len(found.mismatches):
+        headline = f"{wording.count(wrong, 'thing')} {'does' if wrong == 1 else 'do'} not match"
+    yield f"{found.folder}: {headline}"
+    runs, numbers = wording.count(found.runs, "run"), wording.count(found.numbers, "number")
+    yield f"  {runs}; read again and as stated: {numbers}"
+    outcomes = wording.count(found.outcomes, "outcome")
+    yield f"  judged again and as stated: {outcomes}; {_VERDICTS[found.verdict]}"
+    if found.signature:
+        yield f"  the task's rules: the record follows from the folder; signature {found.signature}"
     if found.receipts:
         yield from (f"  {line}" for line in _receipt_lines(found.receipts[-1]))
     else:
         yield "  no receipt: an earlier version wrote this folder"
     if found.mismatches:
         yield "does not match:"
-        yield from (f"  {_mismatch_text(each)}" for each in found.mismatches)
+    for each in found.mismatches:
+        yield f"  {_where(each)}: {each.what}: stated {_value(each.stated)}, found {_value(each.found)}"
     if found.unchecked:
         yield "not checkable:"
-        yield from (f"  {_where(each.file, each.run)}: {each.why}" for each in found.unchecked)
-
-
-def _headline(found: Verification) -> str:
-    if found.mismatches:
-        things = wording.count(len(found.mismatches), "thing")
-        return f"{things} {'does' if len(found.mismatches) == 1 else 'do'} not match"
-    return "everything that can be checked holds" if found.unchecked else "everything holds"
-
-
-def _compared(found: Verification) -> Iterable[str]:
-    yield f"{wording.count(found.runs, 'run')}; read again and as stated: {wording.count(found.numbers, 'number')}"
-    yield f"judged again and as stated: {wording.count(found.outcomes, 'outcome')}; {_VERDICTS[found.verdict]}"
-    if found.signature:
-        yield f"the task's rules: the record follows from the folder; signature {found.signature}"
+        yield from (f"  {_where(each)}: {each.why}" for each in found.unchecked)
 
 
 def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
@@ -83,12 +78,8 @@ def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
     yield f"as `{noted('command')}`"
 
 
-def _mismatch_text(found: Mismatch) -> str:
-    return f"{_where(found.file, found.run)}: {found.what}: stated {_value(found.stated)}, found {_value(found.found)}"
-
-
-def _where(file: str, run: int | None) -> str:
-    return file if run is None else f"run {run}, {file}"
+def _where(found: Mismatch | Unchecked) -> str:
+    return found.file if found.run is None else f"run {found.run}, {found.file}"
 
 
 def _value(value: object) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,13 +31,13 @@ def watch(
     """
     token = server.token_from(token_file, host)
     found = FoundFolders(folder)
-    server.serve(
-        server.Dashboard(found.look_around, str(folder), found.several),
-        host,
-        port,
-        token,
-        lambda line: print(line, flush=True),
-    )
+    shown = server.Dashboard(found.look_around, str(folder), found.several)
+    server.serve(shown, host, port, token, lambda line: print(line, flush=True))
+
+
+def journals_below(root: Path) -> set[Path]:
+    """Folders with a journal, one or two levels below."""
+    return {path.parent for depth in ("*", "*/*") for path in root.glob(f"{depth}/journal.jsonl")}
 
 
 _OF_A_STUDY = ("study.yaml", "sources", "runs")
@@ -57,24 +58,20 @@ class FoundFolders:
     def _paths(self) -> list[Path]:
         if not self.several:
             return [self._root]
-        found = {path.parent for depth in ("*", "*/*") for path in self._root.glob(f"{depth}/journal.jsonl")}
         # others keep a journal too, as a service does; a study that has lost its file is shown as damaged
-        return sorted(path for path in found if any((path / name).exists() for name in _OF_A_STUDY))
+        return sorted(p for p in journals_below(self._root) if any((p / name).exists() for name in _OF_A_STUDY))
 
     def look_around(self) -> dict[str, Watched]:
         shown: dict[str, Watched] = {}
         for path in self._paths():
             if path not in self._known:
                 self._known[path] = watched.WatchedStudy(path)
-            shown[_slug(path.relative_to(self._root) if self.several else Path(path.resolve().name), shown)] = (
-                self._known[path]
-            )
+            name = path.relative_to(self._root) if self.several else path.resolve().name
+            shown[_slug(str(name), shown)] = self._known[path]
         return shown
 
 
-def _slug(path: Path, taken: dict[str, Watched]) -> str:
+def _slug(path: str, taken: dict[str, Watched]) -> str:
     """The folder's name as part of an address."""
-    import re
-
-    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", str(path)).strip("-") or "study"
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", path).strip("-") or "study"
     return slug if slug not in taken else next(f"{slug}-{n}" for n in range(2, 10**6) if f"{slug}-{n}" not in taken)

@@ -89,9 +89,14 @@ class WatchedStudy:
             if self._study is None:
                 StudyFolder.open(self.path)
             try:
-                self._read_on()
+                before = self._tail.lines
+                anew, events = self._tail.poll()
+                if anew:
+                    self._history, self._study, before = History(self.path.resolve()), None, 0
+                self._history.apply_all(events, before + 1)
             except _TROUBLE:
-                self._forget()
+                self._tail.restart()
+                self._history, self._study = History(self.path.resolve()), None
                 raise
             history = self._history
             question = question_of(history)
@@ -100,23 +105,15 @@ class WatchedStudy:
             controller = find_controller(self.path / "lock", self._tail.path)
             return CampaignStatus(question, question.applied_to(self._study), history, controller=controller)
 
-    def _read_on(self) -> None:
-        before = self._tail.lines
-        anew, events = self._tail.poll()
-        if anew:
-            self._history, self._study, before = History(self.path.resolve()), None, 0
-        self._history.apply_all(events, before + 1)
-
-    def _forget(self) -> None:
-        self._tail.restart()
-        self._history, self._study = History(self.path.resolve()), None
+    def _readable(self) -> CampaignStatus | None:
+        try:
+            return self.status()
+        except _TROUBLE:
+            return None
 
     def knobs(self) -> tuple[Sequence[Knob], Point]:
-        try:
-            now = self.status()
-        except _TROUBLE:
-            return (), {}
-        if now.question.kind != "search":
+        now = self._readable()
+        if now is None or now.question.kind != "search":
             return (), {}
         best = now.answer.candidate
         return now.study.space.knobs, now.study.baseline if best is None else best.point
@@ -132,16 +129,11 @@ class WatchedStudy:
         return f"the campaign is over; continue with: ridgeline resume {shlex.quote(str(self.path))}{more}"
 
     def metrics(self) -> tuple[Mapping[str, Any], str] | None:
-        try:
-            now = self.status()
-        except _TROUBLE:
-            return None
-        return now.as_json(), now.study.goal.metric
+        now = self._readable()
+        return None if now is None else (now.as_json(), now.study.goal.metric)
 
     def report(self) -> bytes:
-        try:
-            now = self.status()
-        except _TROUBLE:
+        if (now := self._readable()) is None:
             return b""
         return b"".join(report_page.page(Findings(now.study, now.history, answer_on_paper(now), now.exhibits)))
 

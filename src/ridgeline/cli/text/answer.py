@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from ridgeline.cli.text.table import aligned
 from ridgeline.cli.text.wording import setting_text, yaml_text
 from ridgeline.errors import CannotJudge, NothingFound, ShownWorse
 from ridgeline.records.answer import Answer, Candidate, Standing
-from ridgeline.records.exhibit import Exhibits, TextTable
+from ridgeline.records.exhibit import Exhibits
 from ridgeline.records.space import Point
 
 
@@ -17,55 +18,48 @@ def error_of(answer: Answer) -> type[NothingFound]:
     return left_with.get(answer.standing, NothingFound)
 
 
-def details_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
-    """What stands above the answer where that comes last: tables, what else there is to say, and doubts."""
-    for table in exhibits.tables:
-        yield from _table_lines(table)
-        yield ""
-    if answer.refuted:
-        yield answer.refuted
-    yield from (*exhibits.notes, *exhibits.doubts)
-    if answer.keep and answer.candidate is not None:
-        yield f"  {answer.candidate.label}: #{answer.candidate.trial}  {setting_text(answer.candidate.point)}"
-    elif answer.candidate is not None and answer.offers and (doubt := _doubt_about(answer, answer.candidate)):
-        yield doubt
-    yield from _next_lines(answer)
-    if answer.paste:
-        yield from _measured_lines(answer)
-
-
-def _next_lines(answer: Answer) -> Iterable[str]:
-    """The command that would give a verdict, on a line of its own, to be pasted."""
-    if answer.next_step:
-        yield from ("to get a verdict:", f"  {answer.next_step}")
-
-
 def answer_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
     """Tables first, then the headline and, where the question was which setting, the setting to paste.
 
     What is to be pasted is never cut or wrapped, however narrow the terminal.
     """
-    for table in exhibits.tables:
-        yield from _table_lines(table)
-        yield ""
+    yield from _table_lines(exhibits)
     yield answer.statement
-    if answer.refuted:
-        yield answer.refuted
-    yield from (*exhibits.notes, *exhibits.doubts, *_next_lines(answer))
+    yield from _remarks(answer, exhibits)
     if answer.keep:
         yield from _kept_lines(answer)
     elif answer.candidate is not None and answer.offers:
         yield ""
-        if doubt := _doubt_about(answer, answer.candidate):
-            yield doubt
+        yield from _doubts_about(answer, answer.candidate)
         yield from _measured_lines(answer)
         yield from paste_lines(answer.paste)
+
+
+def details_lines(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
+    """What stands above the answer where that comes last: tables, what else there is to say, and doubts."""
+    yield from _table_lines(exhibits)
+    yield from _remarks(answer, exhibits)
+    if answer.candidate is not None:
+        yield from [_setting_line(answer.candidate)] if answer.keep else _doubts_about(answer, answer.candidate)
+    if answer.paste:
+        yield from _measured_lines(answer)
+
+
+def _remarks(answer: Answer, exhibits: Exhibits) -> Iterable[str]:
+    """Notes and doubts; the command that would give a verdict, on a line of its own, to be pasted."""
+    yield from ([answer.refuted] if answer.refuted else [])
+    yield from (*exhibits.notes, *exhibits.doubts)
+    yield from ["to get a verdict:", f"  {answer.next_step}"] if answer.next_step else []
+
+
+def _setting_line(candidate: Candidate) -> str:
+    return f"  {candidate.label}: #{candidate.trial}  {setting_text(candidate.point)}"
 
 
 def _kept_lines(answer: Answer) -> Iterable[str]:
     """The setting that the headline is about, and below it the one to use."""
     if answer.candidate is not None:
-        yield f"  {answer.candidate.label}: #{answer.candidate.trial}  {setting_text(answer.candidate.point)}"
+        yield _setting_line(answer.candidate)
     if answer.paste:
         yield from ("", f"  keep {answer.reference.label}:", *_measured_lines(answer), *paste_lines(answer.paste))
 
@@ -77,14 +71,15 @@ def _measured_lines(answer: Answer) -> Iterable[str]:
         yield f"  {answer.pasted_as}:"
 
 
-def _doubt_about(answer: Answer, candidate: Candidate) -> str:
-    """Why the setting that follows is not yet the answer; empty where it is."""
-    if candidate.confirmed:
-        return ""
+def _doubts_about(answer: Answer, candidate: Candidate) -> Iterable[str]:
+    """Why the setting that follows is not yet the answer."""
+    if candidate.confirmed or not answer.offers:
+        return
     figures = f": {answer.change}" if answer.change else ""
     if answer.conclusion is None:
-        return f"  {candidate.label} so far{figures}; not confirmed, and a single measurement favours lucky runs"
-    return f"  {candidate.label}, not shown to be better than {answer.reference.label}{figures}"
+        yield f"  {candidate.label} so far{figures}; not confirmed, and a single measurement favours lucky runs"
+    else:
+        yield f"  {candidate.label}, not shown to be better than {answer.reference.label}{figures}"
 
 
 def yaml_lines(point: Point) -> Iterable[str]:
@@ -92,12 +87,11 @@ def yaml_lines(point: Point) -> Iterable[str]:
     yield from (f"  {name}: {yaml_text(value)}" for name, value in point.items())
 
 
-def _table_lines(table: TextTable) -> Iterable[str]:
-    rows: Sequence[Sequence[str]] = (table.head, *table.rows)
-    widths = [max(len(row[i]) for row in rows) for i in range(len(table.head))]
-    for row in rows:
-        yield "  " + "   ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
-    yield from (f"  {note}" for note in table.notes)
+def _table_lines(exhibits: Exhibits) -> Iterable[str]:
+    for table in exhibits.tables:
+        yield from aligned((table.head, *table.rows), left=range(len(table.head)), gap="   ")
+        yield from (f"  {note}" for note in table.notes)
+        yield ""
 
 
 def paste_lines(paste: str) -> list[str]:

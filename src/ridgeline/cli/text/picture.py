@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from ridgeline.cli.text.table import cut
 from ridgeline.cli.text.wording import (
     budget_text,
     candidate_lines,
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 _RUNS_SHOWN = 4
 _FAILURES_SHOWN = 2
 FULL, EMPTY = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
+_LEVELS = "▁▂▃▄▅▆▇█"
 # what a drawing is made of, for terminals that have nothing but ASCII
-_IN_ASCII = str.maketrans({FULL: "#", EMPTY: "-", "\N{HORIZONTAL ELLIPSIS}": "~", "\N{RIGHTWARDS ARROW}": ">"})
+_IN_ASCII = str.maketrans(f"{FULL}{EMPTY}…→▁▂▃▄▅▆▇", "#-~>_.-:=+*")
 _HANGING = 8  # columns by which a line goes on below its beginning
 _NARROWEST = 20
 _GLUE = "\N{NO-BREAK SPACE}"
@@ -43,9 +45,24 @@ def picture_lines(now: CampaignStatus, width: int, now_s: float) -> list[str]:
         f"{_bar(now, width)}{simulated}{progress_text(now)}",
         f"spent {budget_text(now, now_s)}",
         outcomes,
+        _sparkline(now, width),
     ]
     lines += [cut(f"  failed  {text}", width) for text in _last_failures(now)]
     return [*lines, *(line for text in below if text for line in fitted(f"  {text}", width))]
+
+
+def _sparkline(now: CampaignStatus, width: int) -> str:
+    """The latest runs, one character each, lowest to highest; x for one that does not count."""
+    metric = now.study.goal.metric
+    runs = [*now.history.runs.values()][-max(1, width - len(metric) - 4) :]
+    values = [
+        run.metrics.get(metric) if run.outcome is not None and run.outcome.kind.value == "ok" else None for run in runs
+    ]
+    known = [value for value in values if value is not None]
+    low, high = (min(known), max(known)) if known else (0.0, 0.0)
+    step = (high - low) / (len(_LEVELS) - 1) or 1.0
+    drawn = "".join("x" if value is None else _LEVELS[round((value - low) / step)] for value in values)
+    return f"{metric}  {drawn}" if runs else ""
 
 
 def _bar(now: CampaignStatus, width: int) -> str:
@@ -75,10 +92,6 @@ def _run_lines(run: RunUnderWay, width: int, now_s: float) -> Iterable[str]:
 
 def in_ascii(text: str) -> str:
     return text.translate(_IN_ASCII).encode("ascii", "replace").decode()
-
-
-def cut(line: str, width: int) -> str:
-    return line if len(line) <= width else f"{line[: max(0, width - 1)]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def fitted(line: str, width: int) -> list[str]:

@@ -48,7 +48,8 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
         running=[_running(now, run, state, now_s) for run in islice(now.under_way(now_s), _RUNNING_SHOWN)],
         runs=run_rows(now, _RUNS_SHOWN),
         answers=[
-            _answered(line) for line in islice(reversed(now.history.instructions.answers.values()), _MOST_ANSWERS)
+            EventLine(time.strftime("%H:%M:%S", time.localtime(line["at"])), answered_text(line), line["refused"])
+            for line in islice(reversed(now.history.instructions.answers.values()), _MOST_ANSWERS)
         ],
         waiting=[_waits(left, now, state) for left in open_ones.values()],
         steerable=not now.is_over,
@@ -62,13 +63,10 @@ def snapshot_of(now: CampaignStatus, now_s: float, waiting: Mapping[str, Instruc
 
 def _gain(now: CampaignStatus) -> str:
     """The number to show in large; none where the answer is none: no difference, or a release that is slower."""
-    answer, candidate = now.answer, now.answer.candidate
-    if candidate is None or answer.broken or not (answer.conclusion is None or answer.confirmed or answer.worse):
-        return ""
-    gain = candidate.gain
-    if answer.conclusion is None and (gain is None or gain.ratio <= 1):
-        return ""  # no verdict yet, and nothing to show for it
-    if gain is None:
+    answer = now.answer
+    gain = None if answer.candidate is None else answer.candidate.gain
+    shown = answer.confirmed or answer.worse or (answer.conclusion is None and gain is not None and gain.ratio > 1)
+    if gain is None or answer.broken or not shown:
         return ""
     large = ratio_text(gain.ratio)
     if gain.low is not None and gain.high is not None:
@@ -209,10 +207,6 @@ def _row(now: CampaignStatus, run: Run) -> tuple[str, ...]:
     changed = {name: value for name, value in trial.point.items() if now.study.baseline.get(name) != value}
     setting = setting_text(changed) or now.question.reference
     return f"#{run.trial}", now.question.called(trial), result, run_time_text(run.ending.duration_s), setting
-
-
-def _answered(line: Mapping[str, Any]) -> EventLine:
-    return EventLine(time.strftime("%H:%M:%S", time.localtime(line["at"])), answered_text(line), line["refused"])
 
 
 def _waits(left: Instruction | str, now: CampaignStatus, state: State) -> str:

@@ -7,19 +7,17 @@ import re
 from collections.abc import Collection, Sequence
 
 
-def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = (), gap: str = "  ") -> list[str]:
     """Indented lines; columns are flush right, those numbered in `left` flush left."""
     if not rows:
         return []
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if k in left else cell.rjust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    forms = [f"{'<' if k in left else '>'}{width}" for k, width in enumerate(widths)]
+    return ["  " + gap.join(map(format, row, forms)).rstrip() for row in rows]
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
 # A JSON document for people and scripts: indented, with plain lists on one line.

@@ -20,9 +20,8 @@ from ridgeline.serving.verbs import options as option
 if TYPE_CHECKING:
     from ridgeline.serving.load.bench import BenchResult
     from ridgeline.serving.load.edge import Edge, Probe
-    from ridgeline.serving.load.flow import Flow
     from ridgeline.serving.load.goodput import FirstEstimate
-    from ridgeline.serving.traffic.requests import Spread, Summary
+    from ridgeline.serving.traffic.requests import Summary
 
 
 @dataclass(frozen=True)
@@ -111,14 +110,10 @@ def bench(
         goodput=load_edge.goodput_terms(arguments.find_goodput, hold_s, within_s, arguments.rate_s),
         progress=lambda part: print(_progress_text(part), file=sys.stderr, flush=True),
     )
-    print(json.dumps(session.document) if as_json else _session_text(session.found))
+    text = _result_text if isinstance(session.found, load_bench.BenchResult) else _edge_text
+    print(json.dumps(session.document) if as_json else text(session.found))  # type: ignore[arg-type]
     if session.exit_code:
         raise typer.Exit(session.exit_code)
-
-
-def _session_text(found: load_bench.BenchResult | Edge) -> str:
-    """The answer of `ridgeline bench`, whichever of its questions was asked."""
-    return _result_text(found) if isinstance(found, load_bench.BenchResult) else _edge_text(found)
 
 
 def _progress_text(part: load_edge.Probe | FirstEstimate) -> str:
@@ -132,12 +127,18 @@ def _progress_text(part: load_edge.Probe | FirstEstimate) -> str:
 
 
 def _result_text(result: BenchResult) -> str:
-    s, f = result.summary, result.fidelity
+    s, f, flow = result.summary, result.fidelity, result.flow
+    drained, offered = "", list[str]()
+    if flow is not None:  # a closed loop offers only as much as comes back
+        drained = f", and {flow.drain_s:.1f} s to drain" if flow.drain_s >= 0.05 else ""
+        rates = (("offered/s", flow.offered_s), ("completed/s", flow.completed_s), ("drained/s", flow.drained_s))
+        offered = ["  " + "   ".join(f"{name} {rate:,.2f}" for name, rate in rates)]
+        offered[0] += "   SATURATED" if flow.saturated else ""
     lines = [
         f"{result.plan.endpoint.url}   {result.model or 'model not named'}",
-        f"{s.ok} of {s.requests} requests in {s.duration_s:.1f} s{_drained(result.flow)}",
+        f"{s.ok} of {s.requests} requests in {s.duration_s:.1f} s{drained}",
         "",
-        *_flow(result.flow),
+        *offered,
         f"  requests/s {s.requests_s:,.2f}   output tok/s {s.output_tok_s:,.0f}   input tok/s {s.input_tok_s:,.0f}",
         "",
         *aligned([("", "mean", "p50", "p90", "p95", "p99"), *_latencies(s)]),
@@ -155,20 +156,6 @@ def _result_text(result: BenchResult) -> str:
     if result.void:
         lines += ["", "VOID: " + ("\n      ".join(f.why))]
     return "\n".join(lines)
-
-
-def _drained(flow: Flow | None) -> str:
-    return f", and {flow.drain_s:.1f} s to drain" if flow is not None and flow.drain_s >= 0.05 else ""
-
-
-def _flow(flow: Flow | None) -> list[str]:
-    """What was offered beside what came back; a closed loop offers only as much as comes back."""
-    if flow is None:
-        return []
-    rates = (("offered/s", flow.offered_s), ("completed/s", flow.completed_s), ("drained/s", flow.drained_s))
-    return [
-        "  " + "   ".join(f"{name} {rate:,.2f}" for name, rate in rates) + ("   SATURATED" if flow.saturated else "")
-    ]
 
 
 def _probe_text(probe: Probe) -> str:
@@ -223,12 +210,6 @@ def _left_open(edge: Edge) -> list[str]:
 
 
 def _latencies(s: Summary) -> list[tuple[str, ...]]:
-    rows = []
-    for name, spread in (("TTFT ms", s.ttft_ms), ("ITL ms", s.itl_ms), ("TPOT ms", s.tpot_ms), ("E2E ms", s.e2e_ms)):
-        if spread is not None:
-            rows.append((name, *_figures(spread)))
-    return rows
-
-
-def _figures(spread: Spread) -> tuple[str, ...]:
-    return tuple(f"{v:,.2f}" for v in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99))
+    known = (("TTFT ms", s.ttft_ms), ("ITL ms", s.itl_ms), ("TPOT ms", s.tpot_ms), ("E2E ms", s.e2e_ms))
+    rows = [(name, each.mean, each.p50, each.p90, each.p95, each.p99) for name, each in known if each is not None]
+    return [(name, *(f"{value:,.2f}" for value in values)) for name, *values in rows]

@@ -64,12 +64,8 @@ def calibrate(asked: CalibrateArguments) -> None:
         engine=asked.engine,
         server_flags=asked.server_flags,
     )
-    try:
+    with option.writing("--out", asked.out):
         calibration.write_calibration(fit.calibration, asked.out)
-    except OSError as error:
-        raise InputError(
-            f"--out {asked.out}: cannot be written ({error.strerror}); name a file that you may write"
-        ) from None
     print(json_text({**fit.as_json(), "out": str(asked.out)}) if asked.as_json else calibration_text(fit, asked.out))
 
 
@@ -102,16 +98,17 @@ def calibration_text(fit: FactorFit, out: Path) -> str:
 
 def _learned_lines(learned: Sequence[FactorUncertainty]) -> list[str]:
     """What these files could determine, and what they could not."""
-    known = [f for f in learned if f.left < KNOWN * f.believed]
-    nothing = [f for f in learned if f.left > UNKNOWN * f.believed]
-    partly = [f for f in learned if f not in known and f not in nothing]
-    parts = [
-        ("determined", [f"{f.name} +-{math.expm1(f.left):.0%}" for f in known]),
-        ("partly", [f.name for f in partly]),
-        ("says nothing of", [f.name for f in nothing]),
-    ]
-    lines = ["  " + "; ".join(f"{what} {', '.join(names)}" for what, names in parts if names)] if learned else []
-    pairs = {tuple(sorted((f.name, f.mixed_with))) for f in learned if abs(f.alike) > _MIXED_UP and f not in nothing}
+    found: dict[str, list[str]] = {"determined": [], "partly": [], "says nothing of": []}
+    for f in learned:
+        if f.left < KNOWN * f.believed:
+            found["determined"].append(f"{f.name} +-{math.expm1(f.left):.0%}")
+        else:
+            found["says nothing of" if f.left > UNKNOWN * f.believed else "partly"].append(f.name)
+    lines = (
+        ["  " + "; ".join(f"{what} {', '.join(names)}" for what, names in found.items() if names)] if learned else []
+    )
+    known = [f for f in learned if f.name not in found["says nothing of"]]
+    pairs = {tuple(sorted((f.name, f.mixed_with))) for f in known if abs(f.alike) > _MIXED_UP}
     return lines + [f"  can't separate {a} from {b}: only their combination is known" for a, b in sorted(pairs)]
 
 

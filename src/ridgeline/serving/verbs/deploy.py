@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline.cli.text.table import json_text
+from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError, StudyError
 from ridgeline.serving.engines import releases
 from ridgeline.serving.service import check as service_check
@@ -97,7 +97,11 @@ def status(
         print(_status_text(states))
         if edited or keys:
             print(_edited_text(file, edited, keys))
-        print(_front_text(operator.folder.url(operator.front), operator.folder.root / scripts.URL_FILE))
+        url, where = operator.folder.url(operator.front), operator.folder.root / scripts.URL_FILE
+        # where users reach it now, and where they find it after it has moved
+        print(
+            f"users: {url} (always in {where})" if url else f"users: not reachable now; the address will be in {where}"
+        )
 
 
 def drain(file: _File, member: _ServerName, folder: _Folder = None) -> None:
@@ -209,18 +213,12 @@ def service_summary(
     return "\n".join(lines)
 
 
-def _front_text(url: str, file: Path) -> str:
-    """Where users reach it now, and where they find it after it has moved."""
-    return f"users: {url} (always in {file})" if url else f"users: not reachable now; the address will be in {file}"
-
-
 def _edited_text(file: Path, members: Sequence[str], keys: Sequence[str]) -> str:
     """What the file says by now and nobody has applied."""
     named = f"{', '.join(keys)} of {file}" if keys else f"{file}"
     if not members:
         return f"edited, not applied: {named}; every member runs as it would be started. `service up {file}` applies it"
-    servers = [name for name in members if name != "router"]
-    ways = [f"`service restart {file} --rolling`"] if servers else []
+    ways = [f"`service restart {file} --rolling`"] if set(members) - {"router"} else []
     ways += [f"`service restart {file} router`"] if "router" in members else []
     who = ", ".join(members)
     return f"edited, not applied: {named}; {who} would be started with other settings. {' and '.join(ways)} applies it"
@@ -232,5 +230,4 @@ def _status_text(states: Sequence[MemberState]) -> str:
         counts = ["" if n is None else f"{n:,}" for n in (state.running, state.tokens)]
         text = f"{state.url} ({state.detail})" if state.url and state.detail else state.url or state.detail
         rows.append((state.name, state.state, *counts, text))
-    widths = [max(len(row[n]) for row in rows) for n in range(4)]
-    return "\n".join("  ".join([*(row[n].ljust(widths[n]) for n in range(4)), row[4]]).rstrip() for row in rows)
+    return "\n".join(aligned(rows, left=(0, 1, 4)))

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.text.table import json_text
-from ridgeline.serving.twin import calibration as twin_calibration
 from ridgeline.serving.twin import explain as twin_explain
 from ridgeline.serving.verbs import options as option
 
@@ -29,9 +28,7 @@ def explain(
     Example: ridgeline twin explain --model deepseek-r1 --gpu h200 --nodes 2 --tp 16 --batch 512 --context 450
     """
     deployment = arguments.deployment()
-    found = twin_explain.explain(
-        deployment, batch, context, prompt, twin_calibration.read_calibration(calibration) if calibration else None
-    )
+    found = twin_explain.explain(deployment, batch, context, prompt, option.fitted(calibration))
     if as_json:
         print(json_text({"deployment": str(deployment), "steps": [e.as_json() for e in found]}))
     else:

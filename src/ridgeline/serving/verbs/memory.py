@@ -1,19 +1,25 @@
-"""`ridgeline plan memory`: does this model fit these GPUs, and how many tokens of KV cache are left."""
+"""`ridgeline plan memory`, `layouts`, `fleet`, `hardware`: what fits, in which ways, and how much of it is needed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ridgeline.cli.text.table import json_text
 from ridgeline.errors import NothingFound
 from ridgeline.serving.engines import fitting as engines_fitting
 from ridgeline.serving.engines import memory as engines_memory
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.hardware import cluster
+from ridgeline.serving.planner import fleet as planner_fleet
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
     from ridgeline.serving.engines.fitting import LegalLayouts, MemoryAnswer
     from ridgeline.serving.engines.memory import MemoryPlan
+    from ridgeline.serving.hardware.cluster import HardwareList
+    from ridgeline.serving.planner.fleet import Fleet
 
 
 @option.takes(option.EngineArguments)
@@ -31,6 +37,27 @@ def memory(arguments: option.EngineArguments, as_json: option.AsJson = False) ->
     print(json_text(answer.as_json()) if as_json else _memory_text(answer), flush=True)
     if answer.plan.verdict == engines_memory.STARTUP_OOM:
         raise NothingFound(f"{arguments.model} does not fit {layout}: {answer.plan.reason}")
+
+
+def layouts(
+    model: option.ModelName,
+    gpus: Annotated[int, typer.Option(help="GPUs in all.")],
+    gpu: option.GpuName = "h100",
+    gpus_per_node: option.GpusPerNode = 8,
+    engine: option.EngineName = USUAL_ENGINE,
+    dtype: option.Dtype = None,
+    as_json: option.AsJson = False,
+) -> None:
+    """List the legal layouts of a model on GPUs, whether each fits in memory, and why the others are ruled out.
+
+    Exit code 1: none of them fits.
+
+    Example: ridgeline plan layouts --model deepseek-r1 --gpus 16 --gpu h200
+    """
+    listing = engines_fitting.list_layouts(model, gpu, gpus, gpus_per_node, engine, dtype)
+    print(json_text(listing.as_json()) if as_json else layouts_text(listing), flush=True)
+    if not any(plan.fits for _, plan in listing.rows):
+        raise NothingFound(f"no legal layout of {model} fits {gpus} x {gpu}; use more GPUs, or larger ones")
 
 
 def _memory_text(answer: MemoryAnswer) -> str:
@@ -93,3 +120,60 @@ def layouts_text(found: LegalLayouts) -> str:
     ]
     reasons = dict.fromkeys(str(problem) for _, problem in found.refused)
     return "\n".join([*lines, *([""] if reasons else []), *(f"  refused: {reason}" for reason in reasons)])
+
+
+def fleet(
+    input_tokens_per_day: Annotated[float, typer.Option(help="Prompt tokens per day.")],
+    output_tokens_per_day: Annotated[float, typer.Option(help="Generated tokens per day.")],
+    prefill_tok_s: Annotated[float, typer.Option(help="Prompt tokens per second of one prefill node.")],
+    decode_tok_s: Annotated[float, typer.Option(help="Generated tokens per second of one decode node.")],
+    utilisation: Annotated[float, typer.Option(help="Share of the day that the nodes are this busy.")] = 1.0,
+    as_json: option.AsJson = False,
+) -> None:
+    """Size a fleet: prefill and decode nodes for a day's tokens.
+
+    Example: ridgeline plan fleet --input-tokens-per-day 608e9 --output-tokens-per-day 168e9 --prefill-tok-s 73.7e3
+    --decode-tok-s 14.8e3
+    """
+    answer = planner_fleet.size_fleet(
+        input_tokens_per_day, output_tokens_per_day, prefill_tok_s, decode_tok_s, utilisation
+    )
+    print(json_text(answer.as_json()) if as_json else _fleet_text(answer))
+
+
+def _fleet_text(fleet: Fleet) -> str:
+    ratio = fleet.decode_per_prefill
+    whole = f"{fleet.prefill_whole} + {fleet.decode_whole} = {fleet.prefill_whole + fleet.decode_whole}"
+    return "\n".join(
+        [
+            f"prefill {fleet.prefill_nodes:8.1f} nodes",
+            f"decode  {fleet.decode_nodes:8.1f} nodes" + ("" if ratio is None else f"   {ratio:.2f} per prefill node"),
+            f"in all  {fleet.total_nodes:8.1f} nodes   averaged over the day; whole: {whole}",
+        ]
+    )
+
+
+def hardware(as_json: option.AsJson = False) -> None:
+    """List GPUs and fabrics with their peaks. A YAML file named by RIDGELINE_HARDWARE adds your own.
+
+    Example: ridgeline plan hardware
+    """
+    answer = cluster.list_hardware()
+    print(json_text(answer.as_json()) if as_json else _hardware_text(answer))
+
+
+def _hardware_text(found: HardwareList) -> str:
+    wide = max(10, *(len(g.name) for g in found.gpus))
+    lines = [f"{'GPU':<{wide}}    memory  bandwidth    bf16     fp8    link  fabric"]
+    for g in found.gpus:
+        fp8 = f"{g.flops['fp8'] / 1e12:,.0f}" if "fp8" in g.flops else "-"
+        lines.append(
+            f"{g.name:<{wide}} {g.memory_bytes / cluster.GIB:5.0f} GiB  {g.bandwidth_bytes_s / 1e12:4.2f} TB/s  "
+            f"{g.flops_of('bf16') / 1e12:6,.0f}  {fp8:>6}    {g.link.bytes_s / 1e9:4.0f}  {g.fabric}"
+        )
+    lines += ["  dense TFLOP/s; link in GB/s each way", "", "fabric      rails  port GB/s  latency  kind"]
+    lines += [
+        f"{f.name:<10}  {f.rails:5}  {f.port.bytes_s / 1e9:9.1f}  {f.port.latency_s * 1e6:4.1f} us  {f.kind}"
+        for f in found.fabrics
+    ]
+    return "\n".join(lines)

@@ -1,8 +1,11 @@
-"""`ridgeline model show` and `list`: what models cost, from their config.json."""
+"""`ridgeline model show`, `list` and `make`: what models cost, from their config.json; a folder with no download."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,10 +13,12 @@ import typer
 from ridgeline.cli.text.table import json_text
 from ridgeline.serving.hardware import cluster
 from ridgeline.serving.model import costs as model_costs
+from ridgeline.serving.model import folder as model_folder
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
     from ridgeline.serving.model.costs import ModelCosts, PresetSize
+    from ridgeline.serving.model.folder import MadeModel
 
 
 def show(
@@ -47,6 +52,33 @@ def list_models(dtype: option.Dtype = None, as_json: option.AsJson = False) -> N
     """
     presets = model_costs.list_presets(dtype)
     print(json_text({"models": [one.as_json() for one in presets]}) if as_json else _presets_text(presets))
+
+
+def make_model(
+    shape: Annotated[str, typer.Argument(help="A preset (llama-8b, deepseek-v2-lite, ...) or a config.json.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write config.json and the tokenizer.")],
+    layers: Annotated[int | None, typer.Option(help="Fewer layers of the same width, for a small machine.")] = None,
+    context: Annotated[int | None, typer.Option(help="Context window in tokens [default: the shape's].")] = None,
+    as_json: option.AsJson = False,
+) -> None:
+    """Write a model folder (config.json and a tokenizer) of a given shape, to be started with --load-format dummy.
+
+    Example: ridgeline model make llama-8b models/llama-8b
+    """
+    made = model_folder.write_model_folder(shape, folder, layers=layers, context_tokens=context)
+    print(json.dumps(made.as_json()) if as_json else _folder_text(made))
+
+
+def _folder_text(made: MadeModel) -> str:
+    folder, weights_gib = shlex.quote(str(made.folder)), made.weight_bytes / cluster.GIB
+    return "\n".join(
+        [
+            f"{made.folder}: {made.params / 1e9:.2f}e9 parameters, {weights_gib:.1f} GiB of weights",
+            f"  vocabulary {made.vocab}, context {made.context_tokens}; no weights are written. With SGLang or vLLM:",
+            f"  python3 -m sglang.launch_server --model-path {folder} --load-format dummy",
+            f"  vllm serve {folder} --load-format dummy",
+        ]
+    )
 
 
 def _costs_text(costs: ModelCosts) -> str:

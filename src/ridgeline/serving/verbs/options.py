@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +18,11 @@ from ridgeline.serving.engines import fitting
 from ridgeline.serving.engines import layout as engines_layout
 from ridgeline.serving.engines import settings as engines_settings
 from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.twin import calibration
 
 if TYPE_CHECKING:
     from ridgeline.serving.engines.deployment import Deployment
+    from ridgeline.serving.twin.calibration import Calibration
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
 GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ...; `ridgeline plan hardware` lists them all.")]
@@ -47,6 +51,22 @@ Concurrency = Annotated[int | None, typer.Option(help="Closed loop: this many re
 Rate = Annotated[float | None, typer.Option("--rate", help="Open loop: this many requests a second.")]
 Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisson, above 1 burstier.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@contextmanager
+def writing(name: str, path: Path) -> Iterator[None]:
+    """InputError where the file that an option names can't be written."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{name} {path}: cannot be written ({error.strerror}); name a place that you may write"
+        ) from None
+
+
+def fitted(file: Path | None) -> Calibration | None:
+    return None if file is None else calibration.read_calibration(file)
+
 
 # settings of the processes around a served engine's scheduler
 _SERVED = ("recv_interval", "tokenizer_workers", "detokenizer_workers", "stream_interval")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -85,26 +85,23 @@ def plan(
     Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
     --slo itl_p95_ms=50
     """
-    answer = arguments.answer()
-    first = _write("--out", out, answer, _write_folder)
-    print(_shown(answer, verdict, as_json, gpu_hour), flush=True)
-    service = _write("--deploy", deploy, answer, _write_service)
-    best = answer.choices[0].option
+    if gpu_hour is not None and not gpu_hour < math.inf:
+        raise InputError(f"--gpu-hour {gpu_hour:g} is not a price; give dollars an hour, such as 2.5")
+    answer, further = arguments.answer(), list[str]()
+    if out is not None:
+        with option.writing("--out", out):
+            first = shlex.quote(str(from_results.write_plan(answer, out)))
+        further.append(f"\nwritten to {out}, a folder for each choice; next: ridgeline check {first}")
+    if deploy is not None:
+        with option.writing("--deploy", deploy):
+            files.write_whole(deploy, from_results.deployable_text(answer, deploy.name))
+        check = f"ridgeline service check {shlex.quote(str(deploy))}"
+        further.append(f"\n{deploy} written; next: name your model's folder and site in it, then {check}")
     if as_json:
-        _require_within(best)
-        return
-    if first is not None:
-        print(f"\nwritten to {out}, a folder for each choice; next: ridgeline check {shlex.quote(str(first))}")
-    if service is not None:
-        print(
-            f"\n{service} written; next: name your model's folder and site in it, then "
-            f"ridgeline service check {shlex.quote(str(service))}"
-        )
-    _require_within(best)
-
-
-def _require_within(best: Option) -> None:
-    """NothingFound where even the best way to serve breaks a limit: what is printed then is no plan to follow."""
+        print(json_text(answer.verdict.as_json() if verdict else from_results.plan_json(answer)), flush=True)
+    else:
+        print(verdict_text(answer) if verdict else plan_text(answer, gpu_hour), *further, sep="\n", flush=True)
+    best = answer.choices[0].option
     if not best.meets:
         broken = ", ".join(map(str, best.broken))
         raise NothingFound(
@@ -112,42 +109,15 @@ def _require_within(best: Option) -> None:
         )
 
 
-def _shown(answer: Plan, verdict: bool, as_json: bool, gpu_hour: float | None) -> str:
-    if gpu_hour is not None and not gpu_hour < math.inf:
-        raise InputError(f"--gpu-hour {gpu_hour:g} is not a price; give dollars an hour, such as 2.5")
-    if as_json:
-        return json_text(answer.verdict.as_json() if verdict else from_results.plan_json(answer))
-    return verdict_text(answer) if verdict else plan_text(answer, gpu_hour)
-
-
-def _write(name: str, path: Path | None, answer: Plan, write: Callable[[Path, Plan], Path]) -> Path | None:
-    """The file to go on with; None where none was asked for."""
-    if path is None:
-        return None
-    try:
-        return write(path, answer)
-    except OSError as error:
-        raise InputError(
-            f"{name} {path}: cannot be written ({error.strerror}); name a place that you may write"
-        ) from None
-
-
-def _write_folder(path: Path, answer: Plan) -> Path:
-    return from_results.write_plan(answer, path)
-
-
-def _write_service(path: Path, answer: Plan) -> Path:
-    files.write_whole(path, from_results.deployable_text(answer, path.name))
-    return path
+def _question(plan: Plan) -> str:
+    q = plan.question
+    limits = ", ".join(map(str, q.slos)) or "no limits"
+    return f"{q.model.name} on {q.cluster}   {q.input_tokens:.0f} tokens in, {q.output_tokens:.0f} out   {limits}"
 
 
 def verdict_text(plan: Plan) -> str:
-    q, verdict = plan.question, plan.verdict
-    limits = ", ".join(map(str, q.slos)) or "no limits"
-    lines = [
-        f"{q.model.name} on {q.cluster}   {q.input_tokens:.0f} tokens in, {q.output_tokens:.0f} out   {limits}",
-        "",
-    ]
+    verdict = plan.verdict
+    lines = [_question(plan), ""]
     ways = [(name, o) for name, o in (("together", verdict.together), ("apart", verdict.apart)) if o is not None]
     rows = [("", "layout", "gpus", _measure(plan), "ttft p95", "itl p95")]
     rows += [
@@ -206,11 +176,10 @@ _WORTH_LESS_RISK = 0.5
 def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
     """`gpu_hour` is what an hour of one GPU costs, in dollars."""
     q = plan.question
-    limits = ", ".join(map(str, q.slos)) or "no limits"
     sure = "calibrated" if q.calibration.points else "not calibrated"
     low, high = plan.choices[0].option.speed_ratios
     lines = [
-        f"{q.model.name} on {q.cluster}   {q.input_tokens:.0f} tokens in, {q.output_tokens:.0f} out   {limits}",
+        _question(plan),
         f"modelled, {sure}: the real speed of #1 is expected at {low:.2f} to {high:.2f} times this (9 of 10 cases)",
         *(f"assumed: {note}" for note in plan.assumed),
         *([f"calibration of #1: {reach}"] if (reach := plan.choices[0].option.reach) else []),
@@ -226,11 +195,8 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
     ]
     best = plan.choices[0]
     if not best.option.meets and q.slos:
-        lines += [
-            f"no layout keeps every limit; nearest is #1, {_breach(best.option)}",
-            *_way_out(plan.choices),
-            "",
-        ]
+        nearest = f"no layout keeps every limit; nearest is #1, {_breach(best.option)}"
+        lines += [nearest, *_way_out(plan.choices), ""]
     said = from_results.printed(best)
     lines += [*_details(best, said.lint), *_safer(plan.choices)]
     lines += ["", f"  for {commands.written_for(best.option.scheme)}:"]
@@ -244,11 +210,8 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
 
 def _no_split(plan: Plan) -> list[str]:
     if (engine := base.engine_named(plan.question.settings.engine)).planned_whole:
-        return [
-            "  prefill and decode apart, attention DP and engines over several nodes are not planned for "
-            f"{engine.title};",
-            "  ask about SGLang without --engine",
-        ]
+        apart = "prefill and decode apart, attention DP and engines over several nodes"
+        return [f"  {apart} are not planned for {engine.title};", "  ask about SGLang without --engine"]
     smallest, gpus = min(c.option.scheme.main.gpus for c in plan.choices), plan.question.cluster.gpus
     if any(c.option.layout.disaggregated for c in plan.choices) or 2 * smallest <= gpus:
         return []

@@ -7,13 +7,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline.cli.text.table import json_text
+from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.serving.service import admission, rehearsal, routers
 from ridgeline.serving.service import file as service_file
 from ridgeline.serving.verbs import options as option
@@ -48,53 +49,35 @@ class RehearsalArguments:
 
 
 @option.takes(RehearsalArguments)
-def rehearse(
-    asked: RehearsalArguments,
-    as_json: option.AsJson = False,
-) -> None:
+def rehearse(asked: RehearsalArguments, as_json: option.AsJson = False) -> None:
     """Try every router policy on this machine, in front of twin servers; then kill, hang and overload servers.
 
     The limits are what the twin's servers can sustain under this traffic, within the file's SLO.
 
     Example: ridgeline service rehearse service.yaml --traffic sharegpt
     """
-    rehearsal.known_policies(
-        service := service_file.load_service(asked.file)
-    )  # says what is missing before anything takes time
+    service = service_file.load_service(asked.file)
+    rehearsal.known_policies(service)  # says what is missing before anything takes time
     limits = admission.admission_of(service, asked.traffic)
     asked_s = asked.rate or _SHARE_OF_CAPACITY * limits.requests_s
-    load = _sustainable_load(asked_s, asked)
+    load = rehearsal.sustainable(
+        rehearsal.RehearsedLoad(asked.traffic, asked_s, asked.seconds, asked.shared_prefix, asked.speed, asked.seed)
+    )
     with tempfile.TemporaryDirectory(prefix="ridgeline-rehearsal-") as folder:
-        done = rehearsal.rehearse(service, Path(folder), load, asked.policy or (), _show, limits)
-    _say(done, limits, service, _AskedLoad(asked_s, asked.speed), as_json)
-    if not asked.policy and not as_json:
-        print(f"write into {asked.file}:\n{_router_text(service, done.choice, limits)}", end="")
-
-
-@dataclass(frozen=True, slots=True)
-class _AskedLoad:
-    rate_s: float
-    speed: float
-
-
-def _say(done: Rehearsed, limits: AdmissionLimits, service: Service, asked: _AskedLoad, as_json: bool) -> None:
+        tell = partial(print, file=sys.stderr, flush=True)
+        done = rehearsal.rehearse(service, Path(folder), load, asked.policy or (), tell, limits)
     if as_json:
-        answer: dict[str, object] = {"policy": done.choice.policy, "pairs": done.choice.as_json()}
-        answer |= {"limits": limits.as_json()}
-        answer |= {"speed": asked.speed, "asked_requests_s": asked.rate_s, "origin": "modelled"}
-        print(json_text({"runs": [one.as_json() for one in done.runs], **answer}))
-    else:
-        print(_rehearsals_text(done, limits, asked.rate_s, asked.speed))
-        print(_limits_text(service, limits))
-
-
-def _show(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def _sustainable_load(rate_s: float, asked: RehearsalArguments) -> rehearsal.RehearsedLoad:
-    load = rehearsal.RehearsedLoad(asked.traffic, rate_s, asked.seconds, asked.shared_prefix, asked.speed, asked.seed)
-    return rehearsal.sustainable(load)
+        answer = {"policy": done.choice.policy, "pairs": done.choice.as_json(), "limits": limits.as_json()}
+        how = {"speed": asked.speed, "asked_requests_s": asked_s, "origin": "modelled"}
+        print(json_text({"runs": [one.as_json() for one in done.runs], **answer, **how}))
+        return
+    print(_rehearsals_text(done, limits, asked_s, asked.speed))
+    assert service.router is not None
+    # what the router does with the limits under overload
+    chosen = replace(service, router=service.router.model_copy(update={"most_running": limits.most_running}))
+    print(routers.router_promise(chosen) or "the router keeps its limit, and answers with Retry-After")
+    if not asked.policy:
+        print(f"write into {asked.file}:\n{_router_text(service, done.choice, limits)}", end="")
 
 
 def _router_text(service: Service, choice: PolicyChoice, limits: AdmissionLimits) -> str:
@@ -111,7 +94,7 @@ _HEAD = ("policy", "case", "goodput/s", "of", "ttft p95", "itl p95", "lost", "cu
 def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, speed: float) -> str:
     """A table of the runs, one of the pairs with intervals, what was chosen and why, and which runs not to trust."""
     runs = done.runs
-    lines = _table([_HEAD, *(_row(one) for one in runs if one.case != rehearsal.PAIRED)])
+    lines = aligned([_HEAD, *(_row(one) for one in runs if one.case != rehearsal.PAIRED)], left=range(len(_HEAD)))
     lines += [*_pairs(done), *_verdict(done.choice)]
     lines.append(f"use {done.choice.policy}; most_running {limits.most_running}: {limits.reason}")
     lines += [said for one in runs if (said := _outcome_text(one))]
@@ -126,11 +109,6 @@ def _rehearsals_text(done: Rehearsed, limits: AdmissionLimits, asked_s: float, s
     return "\n".join([*lines, "servers are the twin's; router, sockets and load generator are real"])
 
 
-def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
 def _pairs(done: Rehearsed) -> list[str]:
     """Each policy of the pairs with the interval of its mean."""
     choice = done.choice
@@ -141,7 +119,7 @@ def _pairs(done: Rehearsed) -> list[str]:
         runs = [one for one in done.runs if one.case == rehearsal.PAIRED and one.policy == policy and not one.void]
         first = [one.ttft_p95_ms for one in runs if one.ttft_p95_ms is not None]
         rows.append((policy, _mean([one.goodput_s for one in runs], ".2f"), f"{_mean(first, ',.0f')} ms"))
-    return ["", *_table(rows)]
+    return ["", *aligned(rows, left=(0, 1, 2))]
 
 
 def _mean(values: Sequence[float], form: str) -> str:
@@ -166,13 +144,6 @@ def _verdict(choice: PolicyChoice) -> list[str]:
     if not choice.changed:
         lines.append(f"{choice.other} is not shown to be better: {choice.own} stays")
     return [*lines, ""]
-
-
-def _limits_text(service: Service, limits: AdmissionLimits) -> str:
-    """Where the limits are written, and what the router does with them under overload."""
-    assert service.router is not None
-    chosen = replace(service, router=service.router.model_copy(update={"most_running": limits.most_running}))
-    return routers.router_promise(chosen) or "the router keeps its limit, and answers with Retry-After"
 
 
 def _row(one: Rehearsal) -> tuple[str, ...]:

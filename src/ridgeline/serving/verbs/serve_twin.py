@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ridgeline.serving.engines import deployment
 from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.ports import BOOTSTRAP_PORT, SGLANG_PORT
-from ridgeline.serving.twin import calibration as twin_calibration
 from ridgeline.serving.twin.server import live, serve
 from ridgeline.serving.verbs import options as option
-
-if TYPE_CHECKING:
-    from ridgeline.serving.engines.deployment import Deployment
-    from ridgeline.serving.twin.server.serve import ServedTwin
 
 
 @dataclass(frozen=True)
@@ -56,19 +50,13 @@ def serve_twin(asked: TwinArguments) -> None:
     given = {name: getattr(asked, name) for name in names}
     given |= {"name": asked.served_model_name, "queue_limit": asked.max_queued_requests}
     faults = tuple(live.parse_fault(text) for text in asked.fault or ())
-    _serve(serve.ServedTwin(_described(asked), faults=faults, **given), asked.calibration)
-
-
-def _described(asked: TwinArguments) -> Deployment:
     more = {name: getattr(asked, name) for name in ("fabric", "dtype", "kv_dtype")}
-    return deployment.describe(asked.model, asked.gpu, asked.layout(whole_nodes=False), asked.settings(), **more)
-
-
-def _serve(served: ServedTwin, calibration: Path | None) -> None:
+    described = deployment.describe(asked.model, asked.gpu, asked.layout(whole_nodes=False), asked.settings(), **more)
+    served = serve.ServedTwin(described, faults=faults, **given)
 
     def ready(server: serve.TwinServer) -> None:
         part = "" if served.role == "both" else f", {served.role} only"
         print(f"twin of {served.deployment}{part}", flush=True)
         print(f"listens on http://{served.host}:{served.port}", flush=True)
 
-    serve.serve_until_stopped(served, twin_calibration.read_calibration(calibration) if calibration else None, ready)
+    serve.serve_until_stopped(served, option.fitted(asked.calibration), ready)

@@ -12,7 +12,6 @@ import typer
 from ridgeline.cli.text.table import json_text
 from ridgeline.serving.traffic import requests as traffic_requests
 from ridgeline.serving.traffic import traffic as traffic_traffic
-from ridgeline.serving.twin import calibration as twin_calibration
 from ridgeline.serving.twin import simulate as twin_simulate
 from ridgeline.serving.verbs import options as option
 
@@ -69,10 +68,8 @@ def simulate(
     """
     deployment = arguments.deployment(arguments.routing, **arguments.some(_ENGINE))
     sent = traffic_traffic.parse_traffic(arguments.traffic, **arguments.some(_TRAFFIC))
-    limits, calibration = [traffic_requests.Slo.parse(text) for text in arguments.slos or ()], arguments.calibration
-    result = twin_simulate.simulate(
-        deployment, sent, twin_calibration.read_calibration(calibration) if calibration else None, limits
-    )
+    limits = [traffic_requests.Slo.parse(text) for text in arguments.slos or ()]
+    result = twin_simulate.simulate(deployment, sent, option.fitted(arguments.calibration), limits)
     if out is not None:
         traffic_requests.write_records(out, result.records)
     print(json_text(result.as_json()) if as_json else _simulation_text(str(deployment), result))

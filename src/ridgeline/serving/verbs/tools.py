@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from ridgeline.serving.engines.releases import USUAL_ENGINE
 
 
@@ -16,8 +18,7 @@ def simulate(
 ) -> list[str]:
     """Predict throughput and latency of one server before any GPU is used. Modelled, never measured: use it to choose
     what to measure. `traffic` as fixed:IN:OUT or sharegpt; a limit as ttft_p95_ms=2000."""
-    arguments = ["twin", "simulate", "--model", model, "--gpu", gpu, "--traffic", traffic, "--tp", str(tp)]
-    return [*arguments, "--engine", engine, *_load(concurrency, None, slos)]
+    return ["twin", "simulate", *_options(locals())]
 
 
 def plan(
@@ -31,8 +32,7 @@ def plan(
 ) -> list[str]:
     """Rank ways to serve a model on these GPUs within latency limits, with their commands. Modelled, never measured:
     the study that `ridgeline plan --out` writes is what confirms a choice."""
-    arguments = ["plan", "--model", model, "--gpu", gpu, "--nodes", str(nodes), "--traffic", traffic]
-    return [*arguments, "--engine", engine, *_load(None, rate, slos)]
+    return ["plan", *_options(locals())]
 
 
 def bench(
@@ -45,11 +45,12 @@ def bench(
 ) -> list[str]:
     """Load a server and measure TTFT, ITL, throughput and goodput. A run whose load generator fell behind says so and
     does not count. One run of each of two servers is no comparison: use `compare` on a study."""
-    arguments = ["bench", url, "--requests", str(requests), *(["--traffic", traffic] if traffic else [])]
-    return [*arguments, *_load(concurrency, rate, slos)]
+    given = locals()
+    return ["bench", given.pop("url"), *_options(given)]
 
 
-def _load(concurrency: int | None, rate: float | None, slos: list[str] | None) -> list[str]:
-    given = {"--concurrency": concurrency, "--rate": rate}
-    numbers = [text for name, value in given.items() if value is not None for text in (name, str(value))]
-    return [*numbers, *(text for slo in slos or () for text in ("--slo", slo))]
+def _options(given: Mapping[str, object]) -> Iterator[str]:
+    """An option of the same name for each argument that is given; one for each limit."""
+    for name, value in given.items():
+        option, values = ("--slo", value) if isinstance(value, list) else (f"--{name}", [value])
+        yield from (text for each in values if each is not None for text in (option, str(each)))
