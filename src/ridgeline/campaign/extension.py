@@ -13,8 +13,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from ridgeline.campaign.blocks import unfinished_blocks
-from ridgeline.campaign.confirmation import blocks_so_far, extension_text, runs_needed
+from ridgeline.campaign.confirmation import blocks_so_far, extension_text, runs_needed, unfinished_blocks
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
 from ridgeline.records.answer import Conclusion
