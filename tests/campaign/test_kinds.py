@@ -16,7 +16,7 @@ from ridgeline import catalog
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.confirmation import ConfirmationVerdict
-from ridgeline.campaign.kinds.base import Agenda, CampaignQuestion, NextTrial, Question, question_line, question_of
+from ridgeline.campaign.kinds.base import Agenda, CampaignKind, CampaignQuestion, NextTrial, question_line, question_of
 from ridgeline.campaign.kinds.bisect import BisectQuestion
 from ridgeline.campaign.kinds.compare import ComparisonAgenda, ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
@@ -211,7 +211,7 @@ class SpreadVerdict(KeptVerdict):
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadQuestion(Question[SpreadVerdict]):
+class SpreadQuestion(CampaignKind[SpreadVerdict]):
     """How much do runs of the baseline scatter?"""
 
     runs: int

@@ -347,7 +347,7 @@ V2 = TypeVar("V2")
 FORMER = ("environment", "shrink")  # kinds of release 0.2
 
 
-class Question(ABC, Generic[V]):
+class CampaignKind(ABC, Generic[V]):
     """What is asked, with what every face shows of it. A kind says its agenda, and what differs from what is here."""
 
     __slots__ = ()
@@ -415,10 +415,10 @@ class Question(ABC, Generic[V]):
         return Exhibits()
 
 
-CampaignQuestion = Question[Any]
+CampaignQuestion = CampaignKind[Any]
 
 
-class RepeatedSettings(Question[V]):
+class RepeatedSettings(CampaignKind[V]):
     """What questions share that run given settings again and again and search for none."""
 
     __slots__ = ()
@@ -467,7 +467,7 @@ class RepeatedSettings(Question[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class FormerQuestion(Question[KeptVerdict]):
+class FormerQuestion(CampaignKind[KeptVerdict]):
     """Of a kind that earlier releases had: what the folder says is shown, and nothing more is run."""
 
     kind: str  # type: ignore[misc]

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import Agenda, NextTrial, Question, legal_points
+from ridgeline.campaign.kinds.base import Agenda, CampaignKind, NextTrial, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.scores import mean_value
@@ -281,7 +281,7 @@ def _nearest_refused(verdict: EdgeVerdict) -> list[_RefusedValue]:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeQuestion(Question[EdgeVerdict]):
+class EdgeQuestion(CampaignKind[EdgeVerdict]):
     """The edge of `knob` with the other knobs as in `start`, whose value of the knob should work.
 
     `repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it. There as
@@ -327,7 +327,7 @@ class EdgeQuestion(Question[EdgeVerdict]):
         return Reference(self.reference, self.start, value), self._candidate(study, history, verdict)
 
     def facts(self, study: Study, history: History, verdict: EdgeVerdict | None, answer: Answer) -> dict[str, Any]:
-        best = Question.facts(self, study, history, verdict, answer)
+        best = CampaignKind.facts(self, study, history, verdict, answer)
         said = ("edge", "first_failing", "production", "failure_rate")
         return best if verdict is None else {**best, **{name: getattr(verdict, name) for name in said}}
 

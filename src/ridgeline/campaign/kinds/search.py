@@ -21,7 +21,7 @@ from ridgeline.campaign.confirmation import (
 from ridgeline.campaign.elsewhere import carried_table, kept
 from ridgeline.campaign.extension import unwatched
 from ridgeline.campaign.front import front_figures, front_tables
-from ridgeline.campaign.kinds.base import Agenda, NextTrial, Question
+from ridgeline.campaign.kinds.base import Agenda, CampaignKind, NextTrial
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger, Reserve
 from ridgeline.campaign.sampling import little_left, sampler_of, stated, with_prospect, with_range
 from ridgeline.campaign.verdict import best_of_search, judged_pair, judged_text, refuted_text
@@ -298,7 +298,7 @@ class SearchAgenda(Agenda):
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuestion(Question[ConfirmationVerdict]):
+class SearchQuestion(CampaignKind[ConfirmationVerdict]):
     """`trials` and `seed` are what the command line changes; `sampler` proposes where the study names nobody.
 
     `carried` are settings that a search on a stand-in found, each with its gain there (campaign/elsewhere.py): they are
@@ -366,7 +366,7 @@ class SearchQuestion(Question[ConfirmationVerdict]):
         return text if alike else confirmation.with_circumstances(text, study, history, verdict)
 
     def answer(self, study: Study, history: History) -> Answer:
-        answer, verdict = Question.answer(self, study, history), self.found(history)
+        answer, verdict = CampaignKind.answer(self, study, history), self.found(history)
         if answer.unproven:
             return answer
         if _keeps_the_baseline(study, verdict, answer):
@@ -405,7 +405,7 @@ class SearchQuestion(Question[ConfirmationVerdict]):
         )
 
 
-class GivenSettings(Question[InBlocks]):
+class GivenSettings(CampaignKind[InBlocks]):
     """What questions share that search for nothing: each given setting runs once, then all of them in every block."""
 
     __slots__ = ()
