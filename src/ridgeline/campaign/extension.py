@@ -167,7 +167,6 @@ def next_step(study: Study, history: History, takes: Sequence[str], ledger: Ledg
 
 def _missing(study: Study, history: History) -> tuple[int, int]:
     """Blocks to ask for beyond those that are planned, and runs that all blocks to come need room for."""
-    settings = max(1, study.confirm.top)
     if not history.count(Stage.SEARCH):  # not even one setting was tried
         return 0, 2 + runs_needed(study, 1, FEWEST_BLOCKS)
     if not history.candidates:

@@ -351,7 +351,8 @@ class BisectAgenda(Agenda):
         word = "slower" if found.change > 0 else "faster"
         text = f"{self.question.over} {found.after} is {abs(found.change):.1%} {word} than {found.before}"
         ends = sorted((abs(found.low), abs(found.high))) if found.low * found.high > 0 else (found.low, found.high)
-        text += f" (95%: {ends[0]:.1%} to {ends[1]:.1%}; probability {_chance(found.probability)})"
+        chance = "above 99.9%" if found.probability > 0.999 else f"{found.probability:.1%}"
+        text += f" (95%: {ends[0]:.1%} to {ends[1]:.1%}; probability {chance})"
         if found.skipped:
             text += f", or one of those between them that do not run: {', '.join(map(str, found.skipped))}"
         return text
@@ -375,10 +376,6 @@ def _main_log(folder: Path) -> Path:
     """Where a run says what it does: some programs have a log of their own."""
     log = folder / OWN_LOG
     return log if log.is_file() else folder / "stdout"
-
-
-def _chance(probability: float) -> str:
-    return "above 99.9%" if probability > 0.999 else f"{probability:.1%}"
 
 
 # the question as it is typed

@@ -257,7 +257,10 @@ class EdgeVerdict(KeptVerdict):
 def _ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:
     rows = [_ladder_row(rung, verdict) for rung in verdict.tried]
     failed = frozenset(at for at, rung in enumerate(verdict.tried) if rung.failed)
-    refused = tuple(f"{value_text(row.value)} was not run: {row.reason}" for row in _nearest_refused(verdict))
+    top = max((rung.value for rung in verdict.tried), default=0)
+    # the first one above what was tried: of a long ladder, all of them would say the same
+    above = sorted((row for row in verdict.refused if row.value > top), key=lambda row: row.value)[:1]
+    refused = tuple(f"{value_text(row.value)} was not run: {row.reason}" for row in above)
     return TextTable(
         "Every value that was tried", (verdict.knob, "runs", metric, "", "outcome"), tuple(rows), failed, notes=refused
     )
@@ -272,12 +275,6 @@ def _ladder_row(rung: Rung, verdict: EdgeVerdict) -> tuple[str, ...]:
         names = {verdict.edge: "largest that passed, for production"}
     mean = "" if rung.mean is None else metric_text(rung.mean)
     return value_text(rung.value), str(rung.passed + rung.failed), mean, names.get(rung.value, ""), outcome
-
-
-def _nearest_refused(verdict: EdgeVerdict) -> list[_RefusedValue]:
-    """The first refused value above what was tried: of a long ladder, all of them would say the same."""
-    top = max((rung.value for rung in verdict.tried), default=0)
-    return sorted((row for row in verdict.refused if row.value > top), key=lambda row: row.value)[:1]
 
 
 @dataclass(frozen=True, slots=True)
