@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from ridgeline.campaign import blocks, confirmation, scores
+from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.confirmation import (
     ConfirmationVerdict,
     _NearestTried,
     blocks_so_far,
     choose,
-    mean_value,
     runs_needed,
 )
 from ridgeline.campaign.controller import Campaign, Interrupted
@@ -122,7 +121,7 @@ def test_rounds_are_drawn_from_the_seed_as_the_journal_says(tmp_path: Path) -> N
         ran = [[run.history.trials[r.trial].key for r in runs] for runs in confirm_runs(run.history).values()]
         planned = next(event for event in run.journal.read() if event["event"] == "confirm")
         assert (planned["protocol"], planned["seed"]) == (3, seed)
-        asked_for = [blocks.block_order(asked, run.history, block) for block in range(4)]
+        asked_for = [confirmation.block_order(asked, run.history, block) for block in range(4)]
         assert ran == [[point_key(point) for point in order] for order in asked_for]
         settings = [asked.baseline, *run.history.candidates_of(0)]
         assert asked_for[3] == [settings[at] for at in order_of_block(3, 3, 2, seed)]
@@ -141,7 +140,7 @@ def test_blocks_of_protocol_2_go_on_in_the_order_they_had(tmp_path: Path) -> Non
     again = campaign(tmp_path, study(tmp_path))
     again.run()
     for block in range(3):
-        keys = [trial.key for trial in blocks.trials_of(again.history, block)]
+        keys = [trial.key for trial in confirmation.trials_of(again.history, block)]
         assert len(keys) == 6 and keys == keys[::-1], "a palindrome"
     assert all(not block.order for block in confirmation.blocks_so_far(again.study, again.history))
 
@@ -168,7 +167,7 @@ def test_nodes_had_before_are_those_with_more_blocks_than_others() -> None:
             history.trials[number] = SimpleNamespace(number=number, stage=stage, block=block)
             runs[number] = SimpleNamespace(outcome=SimpleNamespace(kind=Kind.OK), ending=SimpleNamespace(nodes=(node,)))
         history.final_run = lambda trial: runs[trial.number]
-        return blocks.nodes_had_before(history, len(blocks_of), width, avoided)
+        return confirmation.nodes_had_before(history, len(blocks_of), width, avoided)
 
     assert had(seen=("a", "b")) == ()
     assert had(("a",), seen=("a", "b", "c")) == ("a",)
@@ -231,14 +230,14 @@ def test_a_machine_that_was_idle_or_built_on_is_warmed_up(tmp_path: Path) -> Non
     run = campaign(tmp_path, study(tmp_path))
     run.run()
     history = run.history
-    history.uncounted |= {trial.number for trial in blocks.trials_of(history, 0)}
+    history.uncounted |= {trial.number for trial in confirmation.trials_of(history, 0)}
     busy = history.busy_until_s
     assert busy is not None
-    assert blocks.why_warm_up(run.study, history, 0, busy + 1) == ""
-    assert "for 500 s" in blocks.why_warm_up(run.study, history, 0, busy + 500)
-    assert blocks.why_warm_up(run.study, history, 1, busy + 500) == "", "it has begun"
+    assert confirmation.why_warm_up(run.study, history, 0, busy + 1) == ""
+    assert "for 500 s" in confirmation.why_warm_up(run.study, history, 0, busy + 500)
+    assert confirmation.why_warm_up(run.study, history, 1, busy + 500) == "", "it has begun"
     history.busy_until_s = None
-    assert "built" in blocks.why_warm_up(run.study, history, 0, busy + 1)
+    assert "built" in confirmation.why_warm_up(run.study, history, 0, busy + 1)
 
 
 def test_a_first_run_effect_is_in_the_verdict(tmp_path: Path) -> None:
@@ -247,7 +246,7 @@ def test_a_first_run_effect_is_in_the_verdict(tmp_path: Path) -> None:
 
     def act(job: Job) -> ScriptedAnswer:
         trial = list(run.history.trials.values())[-1]
-        first = trial.stage is Stage.CONFIRM and len(blocks.trials_of(run.history, trial.block or 0)) == 1
+        first = trial.stage is Stage.CONFIRM and len(confirmation.trials_of(run.history, trial.block or 0)) == 1
         value = answer_of(job).metrics["rate"] * (1 + 0.001 * (trial.number % 3))
         return ScriptedAnswer({"rate": value * (0.9 if first else 1.0)})
 
@@ -299,7 +298,7 @@ def test_sentinels_count_as_runs_of_the_baseline(tmp_path: Path) -> None:
     """Held against the first three runs alone, every setting would look better."""
     run = campaign(tmp_path, study(tmp_path), act=with_baseline(100.0, 130.0, 105.0))
     assert run.run().conclusion == "keep-baseline"
-    told = scores.baseline_score(run.study, run.history)
+    told = scores.mean_value(run.study, run.history, Stage.BASELINE, Stage.SENTINEL)
     runs = run.history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
     assert told == pytest.approx(sum(r.metrics["rate"] for _, r in runs) / len(runs))
     assert told > 101.0, "as the faces tell it, too"
@@ -450,7 +449,7 @@ def test_a_site_that_never_keeps_a_block_together_gives_no_verdict(tmp_path: Pat
     run = campaign(tmp_path, study(tmp_path, site=slots(1, 3)), executor=Disobedient())
     verdict = run.run()
     assert verdict.conclusion == "unconfirmed"
-    assert len(verdict.repeated) == 3 * blocks.MOST_MOVES
+    assert len(verdict.repeated) == 3 * confirmation.MOST_MOVES
     assert not verdict.disqualified
     assert run.history.outcomes[Kind.UNVERIFIED] > 0
 
@@ -498,9 +497,9 @@ def test_a_block_stays_where_it_began_whatever_the_site_file_says(tmp_path: Path
     assert [r.number in run.history.pinned_to for runs in found.values() for r in runs] == ([False] + [True] * 5) * 3
     assert set(verdict.machines) == {runs[0].ending.nodes[0] for runs in found.values()} == {"n0", "n1", "n2"}
     assert "on 3 nodes" in verdict.headline, "as the site calls them, not as programs are told"
-    assert blocks.known_nodes(run.study, run.history) == 3
-    assert blocks.known_nodes(replace(run.study, site=slots(1)), run.history) == 1, "this machine is one"
-    assert blocks.known_nodes(replace(run.study, site=slots(1, 5)), run.history) == 5
+    assert confirmation.known_nodes(run.study, run.history) == 3
+    assert confirmation.known_nodes(replace(run.study, site=slots(1)), run.history) == 1, "this machine is one"
+    assert confirmation.known_nodes(replace(run.study, site=slots(1, 5)), run.history) == 5
 
 
 def test_blocks_of_such_a_site_begin_on_the_nodes_that_had_fewer(tmp_path: Path) -> None:
@@ -525,7 +524,7 @@ def test_blocks_of_such_a_site_begin_on_the_nodes_that_had_fewer(tmp_path: Path)
 def test_a_block_that_is_moved_all_the_same_is_told_by_the_sites_names(tmp_path: Path) -> None:
     run = campaign(tmp_path, study(tmp_path, site=UNSAID), executor=SameHostNameAndDisobedient())
     verdict = run.run()
-    assert verdict.conclusion == "unconfirmed" and len(verdict.repeated) == 3 * blocks.MOST_MOVES
+    assert verdict.conclusion == "unconfirmed" and len(verdict.repeated) == 3 * confirmation.MOST_MOVES
     assert {aside.reason for aside in verdict.repeated} <= {
         f"it began on n{at}, and a run of it was on n{(at + 1) % 3}" for at in range(3)
     }
@@ -536,7 +535,7 @@ def test_where_nodes_cannot_be_asked_for_blocks_count_wherever_they_ran(tmp_path
     verdict = run.run()
     assert (verdict.conclusion, verdict.repeated) == ("confirmed", ())
     run.history.protocol = 2
-    assert blocks.moved(run.study, run.history, 0), "before, it was not asked: such a block did not count"
+    assert confirmation.moved(run.study, run.history, 0), "before, it was not asked: such a block did not count"
 
 
 def test_one_place_of_a_batch_system_that_was_seen_to_have_more(tmp_path: Path) -> None:
@@ -621,14 +620,14 @@ def test_places_have_the_names_of_nodes(
     tmp_path: Path, nodes: tuple[str, ...], machines: tuple[Machine, ...], called: tuple[str, ...]
 ) -> None:
     run = Run(1, 1, 1, tmp_path, Resources(), Ending(Cause.EXITED, nodes=nodes, machines=machines))
-    assert blocks.places_of([run]) == {1: called}
+    assert confirmation.places_of([run]) == {1: called}
 
 
 def test_nodes_of_one_name_are_told_apart_by_what_is_known_of_them(tmp_path: Path) -> None:
     machines = [Machine("vm", boot) for boot in ("abcdef0123", "3210fedcba")]
     ends = [Ending(Cause.EXITED, nodes=("n1",), machines=(machine,)) for machine in machines]
     runs = [Run(number, 1, 1, tmp_path, Resources(), ending) for number, ending in enumerate(ends)]
-    assert blocks.places_of(runs) == {0: ("n1 (boot abcdef01)",), 1: ("n1 (boot 3210fedc)",)}
+    assert confirmation.places_of(runs) == {0: ("n1 (boot abcdef01)",), 1: ("n1 (boot 3210fedc)",)}
 
 
 # where a run was
@@ -723,13 +722,18 @@ def test_a_block_is_not_run_again_for_ever_for_moving_and_stops_do_not_count_as_
 ) -> None:
     run = campaign(tmp_path, study(tmp_path))
     run.run()
-    monkeypatch.setattr(blocks, "moved", lambda *_: "it began elsewhere")
-    for before, again in (([], True), ([blocks.STOPPED] * 5, True), (["moved"], True), (["moved", "moved"], False)):
+    monkeypatch.setattr(confirmation, "moved", lambda *_: "it began elsewhere")
+    for before, again in (
+        ([], True),
+        ([confirmation.STOPPED] * 5, True),
+        (["moved"], True),
+        (["moved", "moved"], False),
+    ):
         run.history.set_aside = [SetAside(0, (), reason) for reason in before]
-        found = blocks.broken(run.study, run.history, 0, ())
+        found = confirmation.broken(run.study, run.history, 0, ())
         assert (found is not None and found.reason == "it began elsewhere") is again
     run.history.set_aside = [SetAside(1, (), "moved")] * 2
-    assert blocks.broken(run.study, run.history, 0, ()) is not None, "each block has its own count"
+    assert confirmation.broken(run.study, run.history, 0, ()) is not None, "each block has its own count"
 
 
 def test_what_is_shown_of_a_setting_is_the_mean_of_its_runs(tmp_path: Path) -> None:
@@ -745,11 +749,11 @@ def test_what_is_shown_of_a_setting_is_the_mean_of_its_runs(tmp_path: Path) -> N
     key = point_key(point)
     runs = [r.metrics["rate"] for t, r in run.history.ok_runs(Stage.CONFIRM) if t.key == key]
     assert len(runs) == 6
-    assert mean_value(run.study, run.history, key, Stage.CONFIRM) == pytest.approx(sum(runs) / 6)
-    assert mean_value(run.study, run.history, "nobody", Stage.CONFIRM) is None
+    assert scores.mean_value(run.study, run.history, Stage.CONFIRM, key=key) == pytest.approx(sum(runs) / 6)
+    assert scores.mean_value(run.study, run.history, Stage.CONFIRM, key="nobody") is None
     assert scores.looked_like(run.study, run.history, score) == pytest.approx(score / 50.0)
     assert scores.looked_like(run.study, run.history, -1.0) is None, "no ratio of a gain and a loss"
-    assert scores.baseline_score(run.study, History(tmp_path)) is None
+    assert scores.mean_value(run.study, History(tmp_path), Stage.BASELINE) is None
 
 
 def test_a_time_that_halves_looks_twice_as_good(tmp_path: Path) -> None:
@@ -774,8 +778,8 @@ def test_settings_of_one_block_may_take_different_numbers_of_nodes(
 ) -> None:
     """A job of two nodes that is sent to the one node of the baseline gets another one beside it, and is lost."""
     runs = [SimpleNamespace(ending=SimpleNamespace(nodes=nodes)) for nodes in ran]
-    monkeypatch.setattr(blocks, "_runs", lambda *_: runs)
-    assert blocks.nodes_of_block(None, 1, width) == goes_to  # type: ignore[arg-type]
+    monkeypatch.setattr(confirmation, "_runs", lambda *_: runs)
+    assert confirmation.nodes_of_block(None, 1, width) == goes_to  # type: ignore[arg-type]
 
 
 def test_faces_get_every_candidate_whose_ratio_is_known_under_what_it_changed() -> None:

@@ -21,15 +21,13 @@ from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.controller import Campaign
 from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.edge import (
+    EdgeHunt,
     EdgeLadder,
     EdgeQuestion,
-    EdgeRules,
     EdgeVerdict,
     RungResult,
-    _bracket,
     _ladder_of,
     _ladder_values,
-    _next_index,
     _wants_more,
     edge_question,
 )
@@ -370,10 +368,10 @@ def test_a_value_that_fails_in_its_runs_for_production_is_given_up(tmp_path: Pat
     assert verdict.failure_rate <= 0.1
 
 
-def soft_hunt(dice: random.Random, width: float, rules: EdgeRules) -> tuple[float, float]:
+def soft_hunt(dice: random.Random, width: float, rules: EdgeQuestion) -> tuple[float, float]:
     """One hunt by the real decisions at a logistic edge: the true failure rate of production, and the one stated."""
     ladder, seen = EdgeLadder(tuple(range(50, 100))), {10: RungResult(passes=1)}
-    while (step := _next_index(ladder, seen, rules)) is not None:
+    while (step := EdgeHunt(ladder, seen, rules).next_step()) is not None:
         index, why = step
         what = seen.setdefault(index, RungResult())
         fresh = why.startswith("the value for production")
@@ -393,8 +391,11 @@ def failing(value: float, width: float) -> float:
 
 
 @pytest.mark.parametrize("width", [0.5, 1.0, 2.0, 4.0])
-@pytest.mark.parametrize("rules", [EdgeRules("mem", margin=0.0), EdgeRules("mem", 8), EdgeRules("mem", fails=0.1)])
-def test_at_a_soft_edge_the_stated_failure_rate_holds(width: float, rules: EdgeRules) -> None:
+@pytest.mark.parametrize(
+    "rules",
+    [EdgeQuestion("mem", {}, margin=0.0), EdgeQuestion("mem", {}, repeats=8), EdgeQuestion("mem", {}, fails=0.1)],
+)
+def test_at_a_soft_edge_the_stated_failure_rate_holds(width: float, rules: EdgeQuestion) -> None:
     """In 300 hunts the true rate lies above the stated one in 5% at most, with three standard errors of room."""
     found = [soft_hunt(random.Random(seed), width, rules) for seed in range(300)]
     assert sum(true > stated for true, stated in found) <= 300 * 0.05 + 3 * math.sqrt(300 * 0.05 * 0.95)
@@ -425,12 +426,13 @@ def test_advice_is_read_for_the_knob_it_names() -> None:
 
 
 def test_repeats_may_run_side_by_side_the_climb_may_not() -> None:
-    ladder, question = EdgeLadder(tuple(range(10))), EdgeRules("mem", repeats=3)
+    ladder, question = EdgeLadder(tuple(range(10))), EdgeQuestion("mem", {}, repeats=3)
     failed = [Outcome(Kind.OOM_RUN, "x")]
     closed = {4: RungResult(passes=1, flying=1), 5: RungResult(failures=failed)}
-    assert _next_index(ladder, closed, question) == (4, "the edge, run 3 of 3")
-    assert _next_index(ladder, {4: RungResult(passes=1, flying=2), 5: RungResult(failures=failed)}, question) is None
-    assert _next_index(ladder, {4: RungResult(passes=1), 7: RungResult(flying=1)}, question) is None
+    assert EdgeHunt(ladder, closed, question).next_step() == (4, "the edge, run 3 of 3")
+    waiting = {4: RungResult(passes=1, flying=2), 5: RungResult(failures=failed)}
+    assert EdgeHunt(ladder, waiting, question).next_step() is None
+    assert EdgeHunt(ladder, {4: RungResult(passes=1), 7: RungResult(flying=1)}, question).next_step() is None
 
 
 def test_ladders() -> None:
@@ -448,7 +450,8 @@ def test_ladders() -> None:
 
 def test_too_small_above_a_value_that_works_is_not_believed() -> None:
     small = Outcome(Kind.OOM_START, "raise --mem")
-    now = _bracket(EdgeLadder(tuple(range(10))), {3: RungResult(passes=1), 6: RungResult(failures=[small])}, "mem")
+    seen = {3: RungResult(passes=1), 6: RungResult(failures=[small])}
+    now = EdgeHunt(EdgeLadder(tuple(range(10))), seen, EdgeQuestion("mem", {}))
     assert (now.floor, now.low, now.high) == (-1, 3, 6)
 
 

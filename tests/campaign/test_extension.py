@@ -14,7 +14,6 @@ import pytest
 from ridgeline.campaign.confirmation import error_share, extension_text, level_after
 from ridgeline.campaign.extension import parse_extension, require_extendable, require_room
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.cli.main import main
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Expression
@@ -24,13 +23,13 @@ from ridgeline.records.study import Budget, JobLimits
 from ridgeline.records.trial import Stage
 from ridgeline.stats.compare import confirm
 from ridgeline.stats.verdict import Block, Confirmation, Verdict
-from ridgeline.study.codec import Extension, event_of
+from ridgeline.study.codec import Extension, KeptVerdict, event_of
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, rate, study
 
 
-def finished(root: Path, extension: Extension | None = None, function: Any = rate) -> tuple[CampaignVerdict, History]:
+def finished(root: Path, extension: Extension | None = None, function: Any = rate) -> tuple[KeptVerdict, History]:
     """A campaign to its verdict, or one that has a verdict and is extended."""
     run = campaign(root, study(root), function)
     if extension is not None:

@@ -16,7 +16,7 @@ from ridgeline import catalog
 from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.confirmation import ConfirmationVerdict
-from ridgeline.campaign.kinds.base import Agenda, CampaignQuestion, NextTrial, question_line, question_of
+from ridgeline.campaign.kinds.base import Agenda, CampaignKind, CampaignQuestion, NextTrial, question_line, question_of
 from ridgeline.campaign.kinds.bisect import BisectQuestion
 from ridgeline.campaign.kinds.compare import ComparisonAgenda, ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
@@ -26,17 +26,15 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.kinds.steps import StepsQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import CampaignStatus, read_status
-from ridgeline.campaign.verdict import answer_of
 from ridgeline.campaign.verify import verify_folder
 from ridgeline.cli.main import run as command_line
 from ridgeline.errors import InputError, StoreError
-from ridgeline.records.answer import Answer, Candidate, Progress, Reference, Use
+from ridgeline.records.answer import Answer, Candidate, Reference
 from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.run import Job
-from ridgeline.records.space import Point
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Stage, Trial
-from ridgeline.study.codec import QuestionLine, VerdictLine
+from ridgeline.records.trial import Stage
+from ridgeline.study.codec import KeptVerdict, QuestionLine
 from ridgeline.study.folder import StudyFolder
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
@@ -208,48 +206,31 @@ def test_an_edge_shows_its_ladder(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadVerdict:
-    conclusion: str
-    headline: str
+class SpreadVerdict(KeptVerdict):
     spread: float
-
-    @property
-    def recommended(self) -> Point | None:
-        return None
-
-    def details(self) -> dict[str, Any]:
-        return {"spread": self.spread}
 
 
 @dataclass(frozen=True, slots=True)
-class SpreadQuestion:
+class SpreadQuestion(CampaignKind[SpreadVerdict]):
     """How much do runs of the baseline scatter?"""
 
     runs: int
 
     kind: ClassVar[str] = "spread"
-    reference: ClassVar[str] = "the baseline"
-
-    def applied_to(self, study: Study) -> Study:
-        return study
+    verdict_type: ClassVar[type[KeptVerdict]] = SpreadVerdict
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> SpreadAgenda:
         return SpreadAgenda(found.study, history, ledger, self.runs)
 
-    def verdict_from(self, line: VerdictLine) -> SpreadVerdict:
-        return SpreadVerdict(line.conclusion, line.headline, line.details["spread"])
-
-    def called(self, trial: Trial) -> str:
-        return "repeat"
-
-    def progress(self, study: Study, history: History) -> Progress:
-        return Progress("repeats", len(history.runs), self.runs, "runs", self.runs - len(history.runs))
-
-    def answer(self, study: Study, history: History) -> Answer:
+    def sides(
+        self, study: Study, history: History, verdict: SpreadVerdict | None
+    ) -> tuple[Reference, Candidate | None]:
         trial = next(iter(history.trials.values()))
         candidate = Candidate("the baseline", 1, trial.point, trial.settings, 1.0)
-        reference = Reference(self.reference, study.baseline, None)
-        return answer_of(self.kind, history.verdict, reference, candidate, {"asked": self.runs}, Use.NEITHER)
+        return Reference(self.reference, study.baseline, None), candidate
+
+    def facts(self, study: Study, history: History, verdict: SpreadVerdict | None, answer: Answer) -> dict[str, Any]:
+        return {"asked": self.runs}
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         rows = tuple((str(number),) for number in history.runs)

@@ -12,7 +12,7 @@ import pytest
 
 from ridgeline.campaign.controller import Campaign
 from ridgeline.campaign.kinds.compare import ComparisonQuestion
-from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeLadder, EdgeQuestion, EdgeRules
+from ridgeline.campaign.kinds.edge import EdgeAgenda, EdgeLadder, EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingAgenda, ScalingQuestion
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.errors import NothingFound, OpenQuestion, SiteError
@@ -234,8 +234,8 @@ def edge(root: Path, act: Act) -> Campaign:
     root.mkdir(exist_ok=True)
     question = EdgeQuestion("x", {"x": 0, "y": 0})
     asked = question.applied_to(study(root))
-    ladder, rules = EdgeLadder(tuple(range(10))), EdgeRules("x", 3)
-    return other_kind(root, question, lambda history, ledger: EdgeAgenda(asked, history, ledger, ladder, rules), act)
+    ladder = EdgeLadder(tuple(range(10)))
+    return other_kind(root, question, lambda history, ledger: EdgeAgenda(asked, history, ledger, ladder, question), act)
 
 
 def test_an_edge_is_not_lowered_by_a_refusal_of_a_value_that_passed(tmp_path: Path) -> None:

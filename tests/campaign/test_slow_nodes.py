@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign import scores
-from ridgeline.campaign.blocks import nodes_had_before
-from ridgeline.campaign.confirmation import blocks_so_far
+from ridgeline.campaign.confirmation import blocks_so_far, nodes_had_before
 from ridgeline.campaign.controller import Campaign, Interrupted
 from ridgeline.campaign.kinds.base import NextTrial
 from ridgeline.campaign.kinds.search import SearchAgenda

@@ -146,7 +146,7 @@ def assemble_campaign(
         history.asked = binding(history) or asked(file.tree, written=file.written)
         found = check_file(as_asked(file, asks))
         if extension is not None:
-            require_extendable(found.study, asks.kind, getattr(asks, "extended_by", ()), history, extension)
+            require_extendable(found.study, asks.kind, asks.extended_by, history, extension)
             require_room(found.study, history, extension)
             before = None if history.verdict is None else history.verdict.conclusion
             extension = replace(extension, undecided=before in (Conclusion.UNCONFIRMED, Conclusion.UNFINISHED))

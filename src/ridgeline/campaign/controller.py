@@ -23,7 +23,6 @@ from ridgeline.campaign.machine import controller
 from ridgeline.campaign.point_text import pasted
 from ridgeline.campaign.task import forbidden_job, nodes_for, write_compliance
 from ridgeline.campaign.under_way import RunMonitor, not_run
-from ridgeline.campaign.verdict import CampaignVerdict
 from ridgeline.errors import NothingFound, StoreError
 from ridgeline.executors.base import Executor, with_retries
 from ridgeline.files import is_there
@@ -40,6 +39,7 @@ from ridgeline.study.codec import (
     Charged,
     ConfirmationBegun,
     Event,
+    KeptVerdict,
     RunBegun,
     RunEnded,
     SetAside,
@@ -95,7 +95,7 @@ class Campaign:
         self._state_files = tuple(name for name in self.executor.state_files if name not in own)
         self._run_monitor = RunMonitor(self.study, self.workload.logs)
 
-    def run(self) -> CampaignVerdict:
+    def run(self) -> KeptVerdict:
         """The verdict, as the journal holds it. Raises Interrupted, NothingFound, SiteError (of which
         OpenQuestion) or StoreError."""
         opened_by = controller(self.study, self.workload)
@@ -133,7 +133,8 @@ class Campaign:
             raise
         self.record(event_of(Stopped("finished")))
         write_compliance(self.study, self.history.root, self.workload)
-        return self.question.verdict_from(self.history.verdict)
+        verdict: KeptVerdict = self.question.verdict_from(self.history.verdict)
+        return verdict
 
     def record(self, event: Event) -> None:
         """On disk first, then in mind."""

@@ -13,8 +13,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from ridgeline.campaign.blocks import unfinished_blocks
-from ridgeline.campaign.confirmation import blocks_so_far, extension_text, runs_needed
+from ridgeline.campaign.confirmation import blocks_so_far, extension_text, runs_needed, unfinished_blocks
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.errors import InputError
 from ridgeline.records.answer import Conclusion
@@ -168,7 +167,6 @@ def next_step(study: Study, history: History, takes: Sequence[str], ledger: Ledg
 
 def _missing(study: Study, history: History) -> tuple[int, int]:
     """Blocks to ask for beyond those that are planned, and runs that all blocks to come need room for."""
-    settings = max(1, study.confirm.top)
     if not history.count(Stage.SEARCH):  # not even one setting was tried
         return 0, 2 + runs_needed(study, 1, FEWEST_BLOCKS)
     if not history.candidates:

@@ -115,7 +115,8 @@ def best_at(study: Study, history: History, limit: str) -> tuple[Tradeoff, str]:
         raise InputError(f"--at {limit}: {value!r} is not a number; write --at {goal.metric}=VALUE") from None
     kept = [one for one in front(study, history) if _keeps(one.second.value, bound, goal)]
     if not kept:
-        raise NothingFound(f"no setting that ran keeps {goal.metric} {_within(goal)} {bound:g}")
+        within = "at or below" if goal.direction == "minimize" else "at or above"
+        raise NothingFound(f"no setting that ran keeps {goal.metric} {within} {bound:g}")
     end = kept[0].second.high if goal.direction == "minimize" else kept[0].second.low
     sure = end is not None and _keeps(end, bound, goal)
     text = "its whole interval keeps the limit" if sure else "its interval reaches beyond the limit, or is not known"
@@ -124,10 +125,6 @@ def best_at(study: Study, history: History, limit: str) -> tuple[Tradeoff, str]:
 
 def _keeps(value: float, bound: float, goal: Goal) -> bool:
     return value <= bound if goal.direction == "minimize" else value >= bound
-
-
-def _within(goal: Goal) -> str:
-    return "at or below" if goal.direction == "minimize" else "at or above"
 
 
 def best_at_lines(study: Study, history: History, limit: str) -> Sequence[str]:

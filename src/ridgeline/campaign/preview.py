@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.campaign.assembly import as_asked, executor_of
-from ridgeline.campaign.blocks import MOST_MOVES
 from ridgeline.campaign.builds import Recipe
 from ridgeline.campaign.check import CheckedStudy, check_file
-from ridgeline.campaign.confirmation import runs_needed
+from ridgeline.campaign.confirmation import MOST_MOVES, runs_needed
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.ledger import PROFILE_SHARE, TRIALS_WITHOUT_BUDGET
 from ridgeline.campaign.sampling import sampler_of, unpredicted

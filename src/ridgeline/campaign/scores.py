@@ -27,7 +27,7 @@ from ridgeline.study.history import History
 
 def better_than_baseline(study: Study, history: History) -> list[Point]:
     """Settings that looked better than the baseline in the search, best first."""
-    base = _mean([score for _, score in compared_scores(study, history, Stage.BASELINE, Stage.SENTINEL)])
+    base = _compared_baseline(study, history)
     return [point for point, score in ranking(study, history) if base is None or score > base]
 
 
@@ -42,6 +42,10 @@ def ranking(study: Study, history: History) -> list[tuple[Point, float]]:
             scores.setdefault(key, []).append(score)
     means = {key: sum(values) / len(values) for key, values in scores.items()}
     return [(points[key], means[key]) for key in sorted(means, key=lambda k: -means[k])]
+
+
+def _compared_baseline(study: Study, history: History) -> float | None:
+    return _mean([score for _, score in compared_scores(study, history, Stage.BASELINE, Stage.SENTINEL)])
 
 
 def compared_scores(study: Study, history: History, *stages: Stage) -> list[tuple[Trial, float]]:
@@ -79,14 +83,10 @@ def normalisation(study: Study, history: History) -> Normalisation:
     unknown = frozenset(effect.node for effect in effects if effect.verdict == "undecided")
     asked = (seen.baselines, frozenset(factors.items()), unknown, study.goal.direction, study.confirm.level)
     if seen.last is None or seen.last[0] != asked:
-        seen.last = asked, Normalisation(_course(study, history, effects), factors)
+        runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
+        course = baseline_course(runs, study.goal.metric, effects, study.goal.direction, study.confirm.level)
+        seen.last = asked, Normalisation(course, factors)
     return seen.last[1]
-
-
-def _course(study: Study, history: History, effects: list[NodeEffect]) -> Regimes:
-    """How the baseline went while the search lasted."""
-    runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
-    return baseline_course(runs, study.goal.metric, effects, study.goal.direction, study.confirm.level)
 
 
 class _Seen:
@@ -161,10 +161,9 @@ def next_baseline_placement(study: Study, history: History, width: int) -> Basel
     return next_baseline_run(seen.runs, point_key(study.baseline), seen.effects(study), width, there_are)
 
 
-def baseline_score(study: Study, history: History) -> float | None:
-    """As it was measured; sentinels are runs of the baseline too."""
-    runs = history.ok_runs(Stage.BASELINE, Stage.SENTINEL)
-    return _mean([study.goal.score(run.metrics[study.goal.metric]) for _, run in runs])
+def mean_value(study: Study, history: History, *stages: Stage, key: str = "") -> float | None:
+    """The goal as it was measured: the mean of the runs that passed in these stages, of one point where it is named."""
+    return _mean([run.metrics[study.goal.metric] for trial, run in history.ok_runs(*stages) if key in ("", trial.key)])
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -173,7 +172,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def looked_like(study: Study, history: History, score: float) -> float | None:
     """The ratio of a compared score with the baseline's, above 1 for better; None where there is no ratio."""
-    base = _mean([own for _, own in compared_scores(study, history, Stage.BASELINE, Stage.SENTINEL)])
+    base = _compared_baseline(study, history)
     if base is None or base * score <= 0:
         return None
     return score / base if score > 0 else base / score

@@ -134,11 +134,10 @@ class CampaignStatus:
     @cached_property
     def answer(self) -> Answer:
         found = with_figures(self.question.answer(self.study, self.history), self.study, self.history)
-        takes = getattr(self.question, "extended_by", ())
         return replace(
             found,
             stopped=_stopped(self.history),
-            next_step=next_step(self.study, self.history, takes, self.ledger),
+            next_step=next_step(self.study, self.history, self.question.extended_by, self.ledger),
         )
 
     @cached_property

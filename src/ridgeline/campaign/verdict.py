@@ -17,11 +17,17 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 from ridgeline.campaign import confirmation, scores
-from ridgeline.campaign.blocks import cut_blocks, disqualified, trials_of
-from ridgeline.campaign.confirmation import ConfirmationVerdict, blocks_so_far, judged_blocks
+from ridgeline.campaign.confirmation import (
+    ConfirmationVerdict,
+    blocks_so_far,
+    cut_blocks,
+    disqualified,
+    judged_blocks,
+    trials_of,
+)
 from ridgeline.records.answer import Answer, BrokenLimit, Candidate, Conclusion, Gain, Reference, Use
 from ridgeline.records.exhibit import changes
 from ridgeline.records.measurement import MODEL_SPEED_HIGH, MODEL_SPEED_LOW, Measurement
@@ -39,23 +45,6 @@ from ridgeline.workloads.base import terms_of
 NOT_PROVABLE = "not_provable"  # of a verdict's details: why it does not stand by today's rules
 
 
-class CampaignVerdict(Protocol):
-    """A frozen record of its kind of campaign. `details` is what the journal keeps beside the two fields."""
-
-    @property
-    def conclusion(self) -> str: ...
-
-    @property
-    def headline(self) -> str: ...
-
-    @property
-    def recommended(self) -> Point | None:
-        """The setting to use from now on, where there is one."""
-        ...
-
-    def details(self) -> Mapping[str, Any]: ...
-
-
 def answer_of(
     kind: str,
     verdict: VerdictLine | None,
@@ -68,8 +57,8 @@ def answer_of(
     if verdict is None:
         return Answer(kind, None, "no verdict yet", reference, candidate, facts, use)
     paste, unproven = (str(verdict.details.get(name, "")) for name in ("paste", NOT_PROVABLE))
-    known = (kind, verdict.conclusion, verdict.headline, reference, candidate, facts, use, paste)
-    return Answer(*known, unproven=unproven)
+    said = (kind, verdict.conclusion, verdict.headline)
+    return Answer(*said, reference, candidate, facts, use, paste, unproven=unproven)
 
 
 def with_figures(answer: Answer, study: Study, history: History) -> Answer:
@@ -146,22 +135,18 @@ def _of_the_goal(study: Study, history: History) -> Measurement | None:
     return next(found, None)
 
 
-def gain_of(comparison: Comparison, goal: MetricText) -> Gain | None:
+def _gain_of(comparison: Comparison, goal: MetricText) -> Gain | None:
     """What fresh interleaved runs showed of one setting; without an interval where blocks are too few for one."""
-    ratio, low, high = comparison.ratio, comparison.low, comparison.high
+    ratio, low, high, level = comparison.ratio, comparison.low, comparison.high, comparison.level
     if ratio is None:
         return None
     if low is None or high is None:
-        return Gain(
-            ratio, None, None, comparison.level, f"{ratio_text(ratio)}{goal.sense} (too few blocks for an interval)"
-        )
-    return Gain(ratio, low, high, comparison.level, _interval_text(ratio, low, high, comparison.level, goal))
-
-
-def _interval_text(ratio: float, low: float, high: float, level: float, goal: MetricText) -> str:
-    """'1.05x (95%: 1.03 to 1.07)'; what is the same in every block has no interval to show."""
-    shown, interval = ratio_range(ratio, low, high)
-    return f"{shown}{goal.sense}" if low == high else f"{shown}{goal.sense} ({level * 100:g}%: {interval})"
+        text = f"{ratio_text(ratio)}{goal.sense} (too few blocks for an interval)"
+    else:
+        shown, interval = ratio_range(ratio, low, high)
+        # what is the same in every block has no interval to show
+        text = f"{shown}{goal.sense}" + ("" if low == high else f" ({level * 100:g}%: {interval})")
+    return Gain(ratio, low, high, level, text)
 
 
 def trial_of(history: History, key: str) -> Trial | None:
@@ -170,14 +155,17 @@ def trial_of(history: History, key: str) -> Trial | None:
 
 
 def judged_pair(
-    study: Study, history: History, judged: Comparison, label: str, won: bool, short: str
+    study: Study, history: History, verdict: ConfirmationVerdict | None, label: str, short: str
 ) -> tuple[float, Candidate] | None:
-    """The reference's value and the candidate that was compared with it, both from the same interleaved blocks."""
+    """The reference's value and the candidate that was compared with it, both from the same interleaved blocks: once
+    fresh runs were compared only theirs count, whatever the search had seen."""
+    if verdict is None or (judged := verdict.spoken_of) is None:
+        return None
     trial = trial_of(history, judged.candidate)
     sides = both_sides(confirmation.blocks_so_far(study, history), judged.candidate, judged.scale)
     if trial is None or sides is None:
         return None
-    gain = gain_of(judged, goal_text(study, history))
+    gain, won = _gain_of(judged, goal_text(study, history)), verdict.winner is not None
     return sides[0], Candidate(label, trial.number, trial.point, trial.settings, sides[1], gain, won, short)
 
 
@@ -185,8 +173,8 @@ def judged_text(study: Study, history: History, judged: Comparison, than: str = 
     """'302 -> 317 steps/s, 1.05x baseline (95%: 1.03 to 1.07; 5 blocks on 2 nodes)', or that no difference shows."""
     blocks, goal = confirmation.blocks_so_far(study, history), goal_text(study, history)
     where = where_they_ran(blocks, history.protocol)
-    text = judged.text(where, than, goal)
-    if (sides := _sides(blocks, judged)) is None:
+    text, sides = judged.text(where, than, goal), both_sides(blocks, judged.candidate, judged.scale)
+    if sides is None or judged.verdict is Verdict.TOO_FEW_BLOCKS:
         return text
     values = goal.before_after(*sides)
     if judged.verdict is Verdict.NO_DIFFERENCE:
@@ -194,21 +182,15 @@ def judged_text(study: Study, history: History, judged: Comparison, than: str = 
     return f"{values}, {text}"
 
 
-def _sides(blocks: Sequence[Block], judged: Comparison) -> tuple[float, float] | None:
-    return None if judged.verdict is Verdict.TOO_FEW_BLOCKS else both_sides(blocks, judged.candidate, judged.scale)
-
-
 def best_of_search(study: Study, history: History) -> Candidate | None:
     """The best setting of the search, as long as it did not fail when it was run again."""
     failed = disqualified(study, history)
-    ranked = scores.ranking(study, history)
-    if failed:
-        ranked = [(point, score) for point, score in ranked if point_key(point) not in failed]
+    ranked = [found for found in scores.ranking(study, history) if point_key(found[0]) not in failed]
     if not ranked:
         return None
     point = ranked[0][0]
     trial = trial_of(history, point_key(point))
-    value = confirmation.mean_value(study, history, point_key(point), Stage.SEARCH)
+    value = scores.mean_value(study, history, Stage.SEARCH, key=point_key(point))
     assert trial is not None and value is not None  # it was ranked, so it ran and passed
     gain = _search_estimate(study, history, [study.goal.score(score) for _, score in ranked])
     return Candidate("the best of the search", trial.number, point, trial.settings, value, gain, short="best")
@@ -220,18 +202,16 @@ def _search_estimate(study: Study, history: History, tried: list[float]) -> Gain
     found = search_gain(tried, baseline, study.goal.direction, study.confirm.level)
     if found is None:
         return None
-    text, ratio = found.text(goal_text(study, history)), 1 + found.change
-    if found.low is None or found.high is None:
-        return Gain(ratio, None, None, found.level, text)
-    return Gain(ratio, 1 + found.low, 1 + found.high, found.level, text)
+    low, high = (None if end is None else 1 + end for end in (found.low, found.high))
+    return Gain(1 + found.change, low, high, found.level, found.text(goal_text(study, history)))
 
 
-def refuted_text(study: Study, history: History, verdict: ConfirmationVerdict, spoken_of: Point | None) -> str:
+def refuted_text(study: Study, history: History, verdict: ConfirmationVerdict, candidate: Candidate | None) -> str:
     """What fresh runs made of the search's favourite; empty where it held, or where the answer speaks of it anyway."""
     ranked = scores.ranking(study, history)
-    key = point_key(ranked[0][0]) if ranked else ""
-    if not key or (spoken_of is not None and key == point_key(spoken_of)):
+    if not ranked or (candidate is not None and point_key(ranked[0][0]) == point_key(candidate.point)):
         return ""
+    key = point_key(ranked[0][0])
     trial = trial_of(history, key)
     assert trial is not None  # it was ranked, so it ran
     who = f"the best of the search, #{trial.number} ({changes(study.baseline, trial.point)}),"

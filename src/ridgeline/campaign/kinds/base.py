@@ -6,7 +6,7 @@ called with it gives the question back). Everything else a campaign of this kind
 - `agenda` says what to run next, decided from the history alone, so that a resumed campaign decides the same;
 - `verdict_from` reads the verdict that the agenda came to back from the journal;
 - `progress`, `answer` and `exhibits` are what every face shows, functions of study and history only;
-- `shown`, where the class has one (`records.exhibit.KindShown`), says what its report shows first and leaves out.
+- `shown` (`records.exhibit.KindShown`) says what its report shows first and leaves out.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ridgeline import catalog
 from ridgeline.campaign.advice import baseline_failure, open_question
-from ridgeline.campaign.blocks import broken, known_nodes, nodes_had_before, nodes_of_block
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import ConfirmationPlan
+from ridgeline.campaign.confirmation import ConfirmationPlan, broken, known_nodes, nodes_had_before, nodes_of_block
 from ridgeline.campaign.ledger import Ledger, Reserve
 from ridgeline.campaign.scores import next_baseline_placement, slow_nodes
-from ridgeline.campaign.verdict import CampaignVerdict, answer_of
+from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, SiteError, StoreError
-from ridgeline.records.answer import Answer, Progress, Reference
-from ridgeline.records.exhibit import Exhibits
+from ridgeline.records.answer import Answer, Candidate, Progress, Reference, Standing, Use
+from ridgeline.records.exhibit import Exhibits, KindShown
 from ridgeline.records.observation import Proposal
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
@@ -85,7 +84,7 @@ class Agenda(ABC):
         """A trial that was not started before; None: nothing can be started now."""
 
     @abstractmethod
-    def conclude(self) -> ConfirmationPlan | CampaignVerdict:
+    def conclude(self) -> ConfirmationPlan | KeptVerdict:
         """What follows when nothing runs and nothing can be started."""
 
     def teach(self, trial: Trial, run: Run) -> None:  # noqa: B027  most kinds learn nothing beyond the history
@@ -210,7 +209,10 @@ class Agenda(ABC):
 
     def again(self, trial: Trial) -> NextTrial:
         """A trial that is already in the journal, with where it must and must not run."""
-        bad = tuple(n for r in self.history.runs_of.get(trial.number, []) for n in _faulty_nodes(r))
+        ended = ((run, run.outcome) for run in self.history.runs_of.get(trial.number, ()))
+        bad = tuple(
+            n for run, how in ended if how is not None and how.kind is Kind.NODE_FAULT for n in run.ending.nodes
+        )
         if not self._pinned(trial):
             bad += self._unlucky_nodes(trial, bad)
         # one that never began, or was only stopped, goes where it was to go: a kill changes nothing
@@ -340,57 +342,41 @@ class Agenda(ABC):
         return nodes_of_block(self.history, trial.block, self._width(trial.point))
 
 
-def _faulty_nodes(run: Run) -> tuple[str, ...]:
-    return run.ending.nodes if run.outcome is not None and run.outcome.kind is Kind.NODE_FAULT else ()
-
-
-V = TypeVar("V", bound=CampaignVerdict)
+V = TypeVar("V", bound=KeptVerdict)
 V2 = TypeVar("V2")
 FORMER = ("environment", "shrink")  # kinds of release 0.2
 
 
-class CampaignQuestion(Protocol):
-    @property
-    def kind(self) -> str:
-        """Its name in the catalog and in the journal."""
-        ...
-
-    reference: ClassVar[str]  # what it calls the setting that the others are held against
-
-    def applied_to(self, study: Study) -> Study: ...
-
-    def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> Agenda: ...
-
-    def verdict_from(self, line: VerdictLine) -> CampaignVerdict: ...
-
-    def called(self, trial: Trial) -> str:
-        """What a trial is for, in a word: baseline, confirm, B."""
-        ...
-
-    def progress(self, study: Study, history: History) -> Progress: ...
-
-    def answer(self, study: Study, history: History) -> Answer: ...
-
-    def exhibits(self, study: Study, history: History) -> Exhibits: ...
-
-
-class KeepsVerdict(Generic[V]):
-    """What our own questions share: how the journal's verdict is read, and what trials are called."""
+class CampaignKind(ABC, Generic[V]):
+    """What is asked, with what every face shows of it. A kind says its agenda, and what differs from what is here."""
 
     __slots__ = ()
 
-    verdict_type: ClassVar[Any]  # with `from_line`
-    stage: ClassVar[str] = "runs"  # the stage that progress names until there is a verdict
+    kind: ClassVar[str]  # its name in the catalog and in the journal
+    verdict_type: ClassVar[type[KeptVerdict]] = KeptVerdict
+    reference: ClassVar[str] = "the baseline"  # what it calls the setting that the others are held against
+    shown: ClassVar[KindShown] = KindShown()
+    extended_by: ClassVar[tuple[str, ...]] = ()  # trials, blocks: what more of it can go on after its verdict
+    stage: ClassVar[str] = "runs"  # what progress names until there is a verdict
+    use: ClassVar[Use] = Use.NEITHER  # while no candidate is confirmed
+    standings: ClassVar[Mapping[str, Standing | None]] = {}  # by conclusion, of a setting that was asked about
+    if_worse: ClassVar[str] = ""  # what it lacks then; empty: what the headline says
+
+    def applied_to(self, study: Study) -> Study:
+        return study
+
+    @abstractmethod
+    def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> Agenda: ...
 
     def verdict_from(self, line: VerdictLine) -> V:
-        found: V = self.verdict_type.from_line(line)
-        return found
+        return self.verdict_type.from_line(line)  # type: ignore[return-value]
 
     def found(self, history: History) -> V | None:
         """The verdict, once there is one."""
         return None if history.verdict is None else self.verdict_from(history.verdict)
 
     def called(self, trial: Trial) -> str:
+        """What a trial is for, in a word: baseline, confirm, B."""
         return trial.stage.text
 
     def groups(self, history: History) -> dict[int, str]:
@@ -401,24 +387,56 @@ class KeepsVerdict(Generic[V]):
         stage = "finished" if history.verdict is not None else self.stage
         return Progress(stage, len(history.runs), None, "runs", None)
 
+    def sides(self, study: Study, history: History, verdict: V | None) -> tuple[Reference, Candidate | None]:
+        """What is held against what, from the same runs."""
+        return Reference(self.reference, study.baseline, None), None
 
-class RepeatedSettings(KeepsVerdict[V]):
+    def facts(self, study: Study, history: History, verdict: V | None, answer: Answer) -> dict[str, Any]:
+        """What JSON says beside the answer."""
+        return {"best": None if answer.candidate is None else answer.candidate.as_json(study.goal.metric)}
+
+    def headline(self, study: Study, history: History, verdict: V, answer: Answer) -> str:
+        return verdict.headline
+
+    def answer(self, study: Study, history: History) -> Answer:
+        verdict = self.found(history)
+        reference, candidate = self.sides(study, history, verdict)
+        use = Use.CANDIDATE if candidate is not None and candidate.confirmed else self.use
+        answer = answer_of(self.kind, history.verdict, reference, candidate, {}, use)
+        answer = replace(answer, facts=self.facts(study, history, verdict, answer))
+        # what cannot be proven is no question of more runs: those there are do not show what was said of them
+        if verdict is None or answer.unproven:
+            return answer
+        shown = self.standings.get(verdict.conclusion)
+        why = self.if_worse if shown is Standing.WORSE else ""
+        return replace(answer, headline=self.headline(study, history, verdict, answer), shown=shown, why=why)
+
+    def exhibits(self, study: Study, history: History) -> Exhibits:
+        return Exhibits()
+
+
+CampaignQuestion = CampaignKind[Any]
+
+
+class RepeatedSettings(CampaignKind[V]):
     """What questions share that run given settings again and again and search for none."""
 
     __slots__ = ()
 
-    @property
-    def asked(self) -> str:
-        """The question in words, which the study's own is not about."""
-        raise NotImplementedError
-
     runs_called: ClassVar[str]  # a run outside blocks, in a word
     most_is_planned: ClassVar[bool] = False  # the most runs are those of a plan, not only a limit far away
+
+    points: Sequence[Point]
+
+    @property
+    @abstractmethod
+    def asked(self) -> str:
+        """The question in words, which the study's own is not about."""
 
     @property
     def first(self) -> Point:
         """The setting that the others are held against."""
-        raise NotImplementedError
+        return self.points[0]
 
     def most(self, study: Study) -> int:
         """Most runs there will be."""
@@ -449,14 +467,13 @@ class RepeatedSettings(KeepsVerdict[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class FormerQuestion(KeepsVerdict[KeptVerdict]):
+class FormerQuestion(CampaignKind[KeptVerdict]):
     """Of a kind that earlier releases had: what the folder says is shown, and nothing more is run."""
 
-    kind: str
+    kind: str  # type: ignore[misc]
     details: Mapping[str, Any]
 
-    reference: ClassVar[str] = "the baseline"
-    verdict_type: ClassVar[Any] = KeptVerdict
+    use: ClassVar[Use] = Use.CANDIDATE
 
     def applied_to(self, study: Study) -> Study:
         sides = (self.details.get("good", {}), self.details.get("bad", {}))
@@ -469,12 +486,8 @@ class FormerQuestion(KeepsVerdict[KeptVerdict]):
             "release 0.2 runs it"
         )
 
-    def answer(self, study: Study, history: History) -> Answer:
-        facts = {} if history.verdict is None else dict(history.verdict.details)
-        return answer_of(self.kind, history.verdict, Reference(self.reference, study.baseline, None), None, facts)
-
-    def exhibits(self, study: Study, history: History) -> Exhibits:
-        return Exhibits()
+    def facts(self, study: Study, history: History, verdict: KeptVerdict | None, answer: Answer) -> dict[str, Any]:
+        return {} if history.verdict is None else dict(history.verdict.details)
 
 
 def legal_points(

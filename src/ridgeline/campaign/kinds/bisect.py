@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar
 
 from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import Agenda, NextTrial, RepeatedSettings, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
-from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError, near
-from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Standing, Use
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Standing
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, KindShown, TextTable, side_by_side
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import OWN_LOG, PACKAGES_FILE
@@ -85,17 +86,17 @@ class BisectQuestion(RepeatedSettings[BisectVerdict]):
     shown: ClassVar[KindShown] = KindShown(
         versions=True, how="The two ends first, then the {over} pair whose comparison tells most, until one is sure"
     )
-    verdict_type: ClassVar[Any] = BisectVerdict
+    verdict_type: ClassVar[type[KeptVerdict]] = BisectVerdict
+    standings: ClassVar[Mapping[str, Standing | None]] = {
+        Conclusion.UNRESOLVED: Standing.UNDECIDED,
+        Conclusion.NOT_REPRODUCED: Standing.NOT_BETTER,
+    }
     stage: ClassVar[str] = "bisect"
     runs_called: ClassVar[str] = "good"
 
     @property
     def asked(self) -> str:
         return f"Which {self.over} made it slower?"
-
-    @property
-    def first(self) -> Point:
-        return self.points[0]
 
     def most(self, study: Study) -> int:
         return self.most_runs
@@ -148,51 +149,38 @@ class BisectQuestion(RepeatedSettings[BisectVerdict]):
 
     # what every face shows
 
-    def answer(self, study: Study, history: History) -> Answer:
-        verdict = self.found(history)
-        facts = {} if verdict is None else {"bisect": dict(verdict.details())}
-        means = self._means(study, history)
-        first = Reference(self.reference, self.points[0], means.get(point_key(self.points[0])))
-        candidate = None
+    def sides(
+        self, study: Study, history: History, verdict: BisectVerdict | None
+    ) -> tuple[Reference, Candidate | None]:
+        means, candidate = _means(study, history), None
         if verdict is not None and verdict.changes:
             point = next(p for p in self.points if self.value(p) == verdict.changes[0].after)
             trial = next(t for t in history.trials.values() if t.key == point_key(point))
             candidate = Candidate("the first slow one", trial.number, point, trial.settings, means[trial.key])
-        answer = answer_of(self.kind, history.verdict, first, candidate, facts, Use.NEITHER)
-        if verdict is None or verdict.conclusion == FOUND:
-            return answer
-        undecided = verdict.conclusion == Conclusion.UNRESOLVED
-        return replace(answer, shown=Standing.UNDECIDED if undecided else Standing.NOT_BETTER, why=verdict.headline)
+        return Reference(self.reference, self.first, means.get(point_key(self.first))), candidate
 
-    def _means(self, study: Study, history: History) -> dict[str, float]:
-        values: dict[str, list[float]] = {}
-        for trial, run in history.ok_runs(Stage.BASELINE, Stage.CONFIRM):
-            values.setdefault(trial.key, []).append(run.metrics[study.goal.metric])
-        return {key: math.fsum(found) / len(found) for key, found in values.items()}
+    def facts(self, study: Study, history: History, verdict: BisectVerdict | None, answer: Answer) -> dict[str, Any]:
+        return {} if verdict is None else {"bisect": verdict.details()}
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         groups = {t.number: f"{self.over} {t.point.get(self.over)}" for t in history.trials.values()}
         verdict = self.found(history)
-        tables = [self._measured_table(study, history)]
-        notes: list[str] = []
+        tables, notes = [self._measured_table(study, history)], list[str]()
         if verdict is not None and verdict.conclusion != NOT_REPRODUCED and verdict.likely:
             rows = tuple((f"{a} -> {b}", f"{chance:.1%}") for a, b, chance in verdict.likely if chance >= _WORTH_A_ROW)
             tables.append(TextTable("Where the change is", ("between", "probability of a change"), rows))
-        if verdict is not None:
-            for change in verdict.changes:
-                more, hints = self._difference(history, change)
-                tables += more
-                notes += hints
+        for change in () if verdict is None else verdict.changes:
+            more, hints = self._difference(history, change)
+            tables += more
+            notes += hints
         figures = self._figure(study, history)
         return Exhibits(tables=tuple(tables), figures=figures, notes=tuple(notes), groups=groups)
 
     def _measured_table(self, study: Study, history: History) -> TextTable:
-        means, skipped = self._means(study, history), self.skipped(history)
-        counts: dict[str, int] = {}
-        for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM):
-            counts[trial.key] = counts.get(trial.key, 0) + 1
+        means, skipped = _means(study, history), self.skipped(history)
+        counts = Counter(trial.key for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM))
         rows = tuple(
-            (str(self.value(p)), str(counts.get(key, 0)), metric_text(means[key]) if key in means else "did not run")
+            (str(self.value(p)), str(counts[key]), metric_text(means[key]) if key in means else "did not run")
             for p in self.points
             if (key := point_key(p)) in means or key in skipped
         )
@@ -202,10 +190,7 @@ class BisectQuestion(RepeatedSettings[BisectVerdict]):
 
     def _difference(self, history: History, change: _FoundChange) -> tuple[list[TextTable], list[str]]:
         """The two settings with all that was derived from them, their packages, and where to look further."""
-        trials = {}
-        for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM):
-            if trial.point.get(self.over) in (change.before, change.after):
-                trials[trial.point[self.over]] = trial
+        trials = {trial.point[self.over]: trial for trial, _ in history.ok_runs(Stage.BASELINE, Stage.CONFIRM)}
         first, second = trials[change.before], trials[change.after]
         labels = (str(change.before), str(change.after))
         differ = [name for name in first.settings if first.settings[name] != second.settings.get(name)]
@@ -225,23 +210,23 @@ class BisectQuestion(RepeatedSettings[BisectVerdict]):
 
     def _figure(self, study: Study, history: History) -> tuple[CurveFigure, ...]:
         """What each version measured, and the levels that the posterior sees."""
-        posterior, means, alive = self.posterior(study, history), self._means(study, history), self.alive(history)
+        posterior, means, alive = self.posterior(study, history), _means(study, history), self.alive(history)
         if posterior is None:
             return ()
         sign = 1.0 if study.goal.direction == "minimize" else -1.0
         measured = tuple(CurvePoint(at, means[key]) for at, p in enumerate(alive) if (key := point_key(p)) in means)
         levels = tuple(CurvePoint(at, math.exp(sign * level)) for at, level in enumerate(posterior.levels))
         curves = (Curve("mean of its runs", measured), Curve("level fitted to all runs", levels, ideal=True))
-        names = tuple(str(self.value(point)) for point in alive)
-        changes = () if history.verdict is None else self.verdict_from(history.verdict).changes
+        verdict, values = self.found(history), [self.value(point) for point in alive]
         marks = tuple(
-            (at - 0.5, f"{'slower' if c.change > 0 else 'faster'} from {c.after}")
-            for c in changes
-            for at, point in enumerate(alive)
-            if self.value(point) == c.after
+            (values.index(c.after) - 0.5, f"{'slower' if c.change > 0 else 'faster'} from {c.after}")
+            for c in (() if verdict is None else verdict.changes)
+            if c.after in values
         )
         says = f"What each {self.over} measured, oldest first, and where the level changes."
-        return (CurveFigure(f"By {self.over}", self.over, study.goal.metric, curves, says, names, marks),)
+        return (
+            CurveFigure(f"By {self.over}", self.over, study.goal.metric, curves, says, tuple(map(str, values)), marks),
+        )
 
 
 @dataclass
@@ -319,46 +304,36 @@ class BisectAgenda(Agenda):
         why = {str(question.value(p)): skipped[key] for p in question.points if (key := point_key(p)) in skipped}
         runs = question.runs(study, history)
         known: dict[str, Any] = {"over": question.over, "skipped": why, "runs": len(runs)}
-        bad = question.points[-1]
-        if point_key(bad) in skipped:
-            text = (
-                f"the bad end, {question.over} {question.value(bad)}, does not run: {skipped[point_key(bad)]}; "
-                "name another with --bad"
-            )
+        bad, first = question.value(question.points[-1]), question.value(question.first)
+        if why_bad := skipped.get(point_key(question.points[-1])):
+            text = f"the bad end, {question.over} {bad}, does not run: {why_bad}; name another with --bad"
             return BisectVerdict(Conclusion.NOTHING_PASSED, text, **known)
         if self._without_ratios():
             text = f"{study.goal.metric} is not above 0 in every run, and ratios need that; choose another goal"
             return BisectVerdict(Conclusion.UNRESOLVED, text, **known)
+        ran = count(len(runs), "run")
         step = next_step(runs, len(alive), question.slower, [1.0] * len(alive))[0]
         measured = between_ends(runs, len(alive) - 1)
         posterior = question.posterior(study, history)
         if posterior is None or measured is None:
-            return BisectVerdict(
-                Conclusion.UNRESOLVED, f"the budget ended after {count(len(runs), 'run')}; give it more", **known
-            )
+            return BisectVerdict(Conclusion.UNRESOLVED, f"the budget ended after {ran}; give it more", **known)
         places = sorted(range(len(alive) - 1), key=lambda t: -posterior.at[t])[:_SHOWN]
         pairs = tuple((question.value(alive[t]), question.value(alive[t + 1]), posterior.at[t]) for t in places)
         known |= {"likely": pairs, "none": posterior.none}
-        ends = measured.range()
-        apart = (
-            f"{question.value(bad)} against {question.value(question.points[0])}: slowdown {percent(ends[0])} (95%: "
-        )
-        apart += f"{percent_range(ends[1], ends[2])}; {count(len(runs), 'run')})"
+        change, low, high = measured.range()
+        apart = f"{bad} against {first}: slowdown {percent(change)} (95%: {percent_range(low, high)}; {ran})"
         if step == NOT_REPRODUCED:
             text = f"not reproduced here: {apart}; {question.slower * 100:.2g}% was looked for"
-            if ends[2] < 0:
-                good, last = question.value(bad), question.value(question.points[0])
-                text += f"; {good} is faster: --good {good} --bad {last} finds where that came from"
+            if high < 0:
+                text += f"; {bad} is faster: --good {bad} --bad {first} finds where that came from"
             return BisectVerdict(NOT_REPRODUCED, text, **known)
         if step != FOUND:
             where = self._likely_text(alive, posterior)
-            text = (
-                f"not resolved after {count(len(runs), 'run')}: {where}; {apart}; continue with more --runs or budget"
-            )
+            text = f"not resolved after {ran}: {where}; {apart}; continue with more --runs or budget"
             return BisectVerdict(Conclusion.UNRESOLVED, text, **known)
         changes = tuple(self._change(alive, posterior, jump) for jump in jumps(runs, posterior.found))
         text = "; and ".join(map(self._change_text, changes))
-        return BisectVerdict(FOUND, f"{text}; {count(len(runs), 'run')}", changes=changes, **known)
+        return BisectVerdict(FOUND, f"{text}; {ran}", changes=changes, **known)
 
     def _likely_text(self, alive: Sequence[Point], posterior: ChangePosterior) -> str:
         if not posterior.likely:
@@ -367,28 +342,28 @@ class BisectAgenda(Agenda):
         return f"the change lies between {self.question.value(first)} and {self.question.value(last)} (95%)"
 
     def _change(self, alive: Sequence[Point], posterior: ChangePosterior, jump: Any) -> _FoundChange:
-        before, after = alive[jump.at], alive[jump.at + 1]
-        keys = [point_key(point) for point in self.question.points]
-        between = self.question.points[keys.index(point_key(before)) + 1 : keys.index(point_key(after))]
-        value = self.question.value
-        return _FoundChange(
-            value(before),
-            value(after),
-            posterior.at[jump.at],
-            jump.change,
-            jump.low,
-            jump.high,
-            tuple(map(value, between)),
-        )
+        places = [self.question.points.index(point) for point in alive[jump.at : jump.at + 2]]
+        before, *between, after = map(self.question.value, self.question.points[places[0] : places[1] + 1])
+        chance = posterior.at[jump.at]
+        return _FoundChange(before, after, chance, jump.change, jump.low, jump.high, tuple(between))
 
     def _change_text(self, found: _FoundChange) -> str:
         word = "slower" if found.change > 0 else "faster"
         text = f"{self.question.over} {found.after} is {abs(found.change):.1%} {word} than {found.before}"
         ends = sorted((abs(found.low), abs(found.high))) if found.low * found.high > 0 else (found.low, found.high)
-        text += f" (95%: {ends[0]:.1%} to {ends[1]:.1%}; probability {_chance(found.probability)})"
+        chance = "above 99.9%" if found.probability > 0.999 else f"{found.probability:.1%}"
+        text += f" (95%: {ends[0]:.1%} to {ends[1]:.1%}; probability {chance})"
         if found.skipped:
             text += f", or one of those between them that do not run: {', '.join(map(str, found.skipped))}"
         return text
+
+
+def _means(study: Study, history: History) -> dict[str, float]:
+    """Of the goal, by setting."""
+    values: dict[str, list[float]] = {}
+    for trial, run in history.ok_runs(Stage.BASELINE, Stage.CONFIRM):
+        values.setdefault(trial.key, []).append(run.metrics[study.goal.metric])
+    return {key: fmean(found) for key, found in values.items()}
 
 
 def _packages(folder: Path) -> dict[str, str]:
@@ -401,10 +376,6 @@ def _main_log(folder: Path) -> Path:
     """Where a run says what it does: some programs have a log of their own."""
     log = folder / OWN_LOG
     return log if log.is_file() else folder / "stdout"
-
-
-def _chance(probability: float) -> str:
-    return "above 99.9%" if probability > 0.999 else f"{probability:.1%}"
 
 
 # the question as it is typed

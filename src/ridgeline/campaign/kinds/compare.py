@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from ridgeline.campaign import confirmation, scores
-from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import ConfirmationVerdict, earlier_verdicts
-from ridgeline.campaign.kinds.base import KeepsVerdict
-from ridgeline.campaign.kinds.search import SearchAgenda, progress_of_given
+from ridgeline.campaign.confirmation import ConfirmationVerdict, disqualified, earlier_verdicts
+from ridgeline.campaign.kinds.search import GivenSettings, SearchAgenda
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
 from ridgeline.campaign.sampling import sampler_of
-from ridgeline.campaign.verdict import NOT_PROVABLE, answer_of, judged_pair, judged_text, trial_of
+from ridgeline.campaign.verdict import judged_pair, judged_text, trial_of
 from ridgeline.errors import InputError
-from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Standing, Use
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Standing
 from ridgeline.records.exhibit import Exhibits, KindShown, TextTable, changes, side_by_side
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
@@ -35,7 +34,7 @@ _CONCLUSIONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class ComparisonQuestion(KeepsVerdict[ConfirmationVerdict]):
+class ComparisonQuestion(GivenSettings[ConfirmationVerdict]):
     """Setting `b` against setting `a` in `blocks` blocks; as many as the study confirms with where None."""
 
     a: Point
@@ -45,80 +44,62 @@ class ComparisonQuestion(KeepsVerdict[ConfirmationVerdict]):
     kind: ClassVar[str] = "compare"
     reference: ClassVar[str] = "setting A"
     shown: ClassVar[KindShown] = KindShown("A and B", two=True)
-    verdict_type: ClassVar[Any] = ConfirmationVerdict
     extended_by: ClassVar[tuple[str, ...]] = ("blocks",)
+    standings: ClassVar[Mapping[str, Standing | None]] = {
+        **dict.fromkeys(Conclusion, Standing.NOT_BETTER),
+        Conclusion.CONFIRMED: None,
+        Conclusion.WORSE: Standing.WORSE,
+        Conclusion.UNCONFIRMED: Standing.UNDECIDED,
+    }
+    if_worse: ClassVar[str] = "B is worse than A; keep A"
+
+    @property
+    def given(self) -> tuple[Point, ...]:
+        return (self.b,)
 
     def applied_to(self, study: Study) -> Study:
         first, second = changes(self.b, self.a), changes(self.a, self.b)
         named = second and len(first) + len(second) <= _SHORT
-        return replace(
-            study,
-            question=f"Is {second} better than {first}?" if named else "Is setting B better than setting A?",
-            baseline=self.a,
-            presets=(self.b,),
-            budget=replace(study.budget, trials=1),
-            baseline_stage=replace(study.baseline_stage, repeats=1),
-            search=replace(study.search, sentinel_every=0),
-            confirm=replace(study.confirm, top=1, blocks=self.blocks or study.confirm.blocks),
-        )
+        question = f"Is {second} better than {first}?" if named else "Is setting B better than setting A?"
+        return replace(GivenSettings.applied_to(self, study), question=question, baseline=self.a)
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ComparisonAgenda:
-        refusal = found.refusal
-        return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found), refusal)
+        return ComparisonAgenda(found.study, history, ledger, lambda: sampler_of(found), found.refusal)
 
     def called(self, trial: Trial) -> str:
         return "A" if trial.key == point_key(self.a) else "B"
 
-    def progress(self, study: Study, history: History) -> Progress:
-        return progress_of_given(study, history)
-
-    def answer(self, study: Study, history: History) -> Answer:
-        verdict = self.found(history)
-        a, candidate = self._pair(study, history, verdict)
-        metric = study.goal.metric
-        line = history.verdict
-        unproven = line is not None and bool(line.details.get(NOT_PROVABLE))
-        if line is not None and verdict is not None and verdict.spoken_of is not None and not unproven:
-            # said anew, with before and after; and comparisons once spoke of a baseline
-            text = _headline(verdict.spoken_of, judged_text(study, history, verdict.spoken_of, "A"))
-            text = confirmation.with_circumstances(text, study, history, verdict)
-            line = replace(line, headline=text)
-        answer = answer_of(
-            self.kind,
-            line,
-            Reference(self.reference, self.a, a, "A"),
-            candidate,
-            {
-                "a": {"point": dict(self.a), metric: a},
-                "b": {"point": dict(self.b)} if candidate is None else candidate.as_json(metric),
-            },
-            Use.CANDIDATE if candidate is not None and candidate.confirmed else Use.NEITHER,
-        )
-        if verdict is None or verdict.conclusion == Conclusion.CONFIRMED:
-            return answer
-        if verdict.conclusion == Conclusion.WORSE:
-            return replace(answer, shown=Standing.WORSE, why="B is worse than A; keep A")
-        # what cannot be proven is no question of more runs: those there are do not show what was said of them
-        undecided = verdict.conclusion == Conclusion.UNCONFIRMED and not unproven
-        return replace(answer, shown=Standing.UNDECIDED if undecided else Standing.NOT_BETTER, why=answer.headline)
-
-    def _pair(
+    def sides(
         self, study: Study, history: History, verdict: ConfirmationVerdict | None
-    ) -> tuple[float | None, Candidate | None]:
-        """A's value and B, from the same interleaved runs once they were compared."""
-        judged = None if verdict is None else verdict.spoken_of
-        if verdict is not None and judged is not None:
-            won = verdict.conclusion == Conclusion.CONFIRMED
-            if pair := judged_pair(study, history, judged, "setting B", won, "B"):
-                return pair
+    ) -> tuple[Reference, Candidate | None]:
+        """A and B, from the same interleaved runs once they were compared."""
+        if pair := judged_pair(study, history, verdict, "setting B", "B"):
+            return Reference(self.reference, self.a, pair[0], "A"), pair[1]
         a, b = (_value(study, history, point) for point in (self.a, self.b))
-        trial = trial_of(history, point_key(self.b))
-        if trial is None or b is None:
-            return a, None
-        return a, Candidate("setting B", trial.number, self.b, trial.settings, b, short="B")
+        trial, candidate = trial_of(history, point_key(self.b)), None
+        if trial is not None and b is not None:
+            candidate = Candidate("setting B", trial.number, self.b, trial.settings, b, short="B")
+        return Reference(self.reference, self.a, a, "A"), candidate
+
+    def facts(
+        self, study: Study, history: History, verdict: ConfirmationVerdict | None, answer: Answer
+    ) -> dict[str, Any]:
+        metric, b = study.goal.metric, answer.candidate
+        return {
+            "a": {"point": dict(self.a), metric: answer.reference.value},
+            "b": {"point": dict(self.b)} if b is None else b.as_json(metric),
+        }
+
+    def headline(self, study: Study, history: History, verdict: ConfirmationVerdict, answer: Answer) -> str:
+        """Said anew, with before and after: comparisons once spoke of a baseline."""
+        if (judged := verdict.spoken_of) is None:
+            return verdict.headline
+        text = _headline(judged, judged_text(study, history, judged, "A"))
+        return confirmation.with_circumstances(text, study, history, verdict)
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
-        rows = () if history.verdict is None else self.verdict_from(history.verdict).comparisons
+        verdict = self.found(history)
+        rows = () if verdict is None else verdict.comparisons
         return Exhibits(
             tables=(self._table(study, history),),
             comparisons_title="B against A in fresh interleaved runs",
@@ -129,9 +110,8 @@ class ComparisonQuestion(KeepsVerdict[ConfirmationVerdict]):
 
     def _table(self, study: Study, history: History) -> TextTable:
         settings = side_by_side("The two settings", ("A", "B"), self.a, self.b)
-        verdict = self.found(history)
-        a, b = self._pair(study, history, verdict)
-        values = (a, None if b is None else b.value)
+        a, b = self.sides(study, history, self.found(history))
+        values = (a.value, None if b is None else b.value)
         measured = (study.goal.metric, *("" if value is None else metric_text(value) for value in values))
         return replace(settings, rows=(*settings.rows, measured))
 
@@ -180,8 +160,8 @@ def _why_b_failed(history: History) -> str:
 def _value(study: Study, history: History, point: Point) -> float | None:
     """The mean of its interleaved runs; before there are any, of its first run."""
     key = point_key(point)
-    value = confirmation.mean_value(study, history, key, Stage.CONFIRM)
-    return confirmation.mean_value(study, history, key, *Stage) if value is None else value
+    value = scores.mean_value(study, history, Stage.CONFIRM, key=key)
+    return scores.mean_value(study, history, *Stage, key=key) if value is None else value
 
 
 def comparison(found: CheckedStudy, a: Setting, b: Setting, blocks: int | None = None) -> ComparisonQuestion:

@@ -21,12 +21,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import Agenda, KeepsVerdict, NextTrial, legal_points
+from ridgeline.campaign.kinds.base import Agenda, CampaignKind, NextTrial, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
-from ridgeline.campaign.verdict import answer_of
+from ridgeline.campaign.scores import mean_value
 from ridgeline.errors import InputError, near
-from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Use
 from ridgeline.records.exhibit import Exhibits, KindShown, TextTable, side_by_side, value_text
 from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind, Outcome
@@ -44,24 +44,6 @@ _PRODUCTION = "production"  # proposes runs of the value for production, once th
 _OFFERED = (0.1, 0.05, 0.02, 0.01, 0.001)  # failure rates that more runs may be asked to show
 
 _Number = int | float
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeRules:
-    """`repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it.
-
-    There as many must pass, or so many that a failure rate above `fails` is ruled out at the `level`.
-    """
-
-    knob: str
-    repeats: int = 3
-    margin: float = 0.03
-    fails: float | None = None
-    level: float = 0.95
-
-    def production_runs(self, chosen: int) -> int:
-        """How many runs must pass at the value for production, if it is the so many-th that was chosen."""
-        return self.repeats if self.fails is None else passes_needed(self.fails, chosen, self.level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +78,6 @@ class RungResult:
         return self.passes > 0 and not self.failures
 
 
-@dataclass(frozen=True, slots=True)
-class _Bracket:
-    """`high`: the lowest value that failed for being too large, or past the end; `low`: the largest safe one below."""
-
-    floor: int  # the largest value that failed for being too small; -1 for none
-    low: int | None
-    high: int
-
-    @property
-    def closed(self) -> bool:
-        return self.low is not None and self.high - self.low == 1
-
-
 def _ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
     """Values of a knob from low to high with `start` among them; long ones are thinned out evenly."""
     if isinstance(knob, Continuous):
@@ -121,20 +90,6 @@ def _ladder_values(knob: Knob, start: _Number) -> tuple[_Number, ...]:
         stride = -(-len(knob.values) // _LONGEST_LADDER)
         values = [*knob.values[::stride], knob.values[-1]]
     return tuple(sorted({value for value in (*values, start) if isinstance(value, int | float)}))
-
-
-def _bracket(ladder: EdgeLadder, seen: Mapping[int, RungResult], knob: str) -> _Bracket:
-    safe = [index for index, what in seen.items() if what.safe]
-    too_small: list[int] = []
-    too_large: list[int] = []
-    for index, what in seen.items():
-        if what.failures:
-            # 'too small' cannot be true above a value that works
-            small = all(_wants_more(failure, knob) for failure in what.failures) and not any(s < index for s in safe)
-            (too_small if small else too_large).append(index)
-    high = min(too_large, default=len(ladder.values))
-    floor = max((index for index in too_small if index < high), default=-1)
-    return _Bracket(floor, max((index for index in safe if floor < index < high), default=None), high)
 
 
 def _wants_more(failure: Outcome, knob: str) -> bool:
@@ -152,80 +107,101 @@ def _wants_more(failure: Outcome, knob: str) -> bool:
     return False
 
 
-def _next_index(ladder: EdgeLadder, seen: Mapping[int, RungResult], rules: EdgeRules) -> tuple[int, str] | None:
-    """The value to run now and why; None: wait for what runs, or there is nothing left to ask."""
-    now = _bracket(ladder, seen, rules.knob)
-    flying = any(what.flying for what in seen.values())
-    if now.closed:
-        assert now.low is not None
-        edge = seen[now.low]
-        if edge.passes + edge.flying < rules.repeats:
-            return now.low, f"the edge, run {edge.passes + edge.flying + 1} of {rules.repeats}"
-        chosen = _production(ladder, now, rules)
-        there = seen.get(chosen, RungResult())
-        needed, so_far = rules.production_runs(_choice(seen, chosen)), there.fresh + there.fresh_flying
-        elsewhere = any(what.flying > what.fresh_flying for what in seen.values())
+class EdgeHunt:
+    """What the runs so far say of the ladder, by index, and what is to be run next.
+
+    `high` is the lowest value that failed for being too large, or past the end; `low` the largest safe one below it;
+    `floor` the largest that failed for being too small, -1 for none.
+    """
+
+    def __init__(
+        self, ladder: EdgeLadder, seen: Mapping[int, RungResult], asked: EdgeQuestion, level: float = 0.95
+    ) -> None:
+        self.ladder, self.values, self.seen, self.asked, self.level = ladder, ladder.values, seen, asked, level
+        safe = [index for index, what in seen.items() if what.safe]
+        failed = {index for index, what in seen.items() if what.failures}
+        # 'too small' cannot be true above a value that works
+        too_small = {index for index in failed if self._wants_more(index) and not any(s < index for s in safe)}
+        self.high = min(failed - too_small, default=len(self.values))
+        self.floor = max((index for index in too_small if index < self.high), default=-1)
+        self.low = max((index for index in safe if self.floor < index < self.high), default=None)
+
+    def _wants_more(self, index: int) -> bool:
+        return all(_wants_more(failure, self.asked.knob) for failure in self.seen[index].failures)
+
+    @property
+    def closed(self) -> bool:
+        return self.low is not None and self.high - self.low == 1
+
+    def next_step(self) -> tuple[int, str] | None:
+        """The value to run now and why; None: wait for what runs, or there is nothing left to ask."""
+        if self.low is None or not self.closed:
+            return None if any(what.flying for what in self.seen.values()) else self._climb()
+        edge, repeats = self.seen[self.low], self.asked.repeats
+        if edge.passes + edge.flying < repeats:
+            return self.low, f"the edge, run {edge.passes + edge.flying + 1} of {repeats}"
+        there, needed = self.seen.get(self.production, RungResult()), self.production_runs
+        so_far = there.fresh + there.fresh_flying
+        elsewhere = any(what.flying > what.fresh_flying for what in self.seen.values())
         if not elsewhere and so_far < needed:
-            return chosen, f"the value for production, run {so_far + 1} of {needed}"
+            return self.production, f"the value for production, run {so_far + 1} of {needed}"
         return None
-    if flying:
-        return None
-    return _climb(ladder, now)
+
+    def _climb(self) -> tuple[int, str] | None:
+        start = self.floor if self.low is None else self.low
+        width = self.high - start
+        if width <= 1:
+            return None
+        if (predicted := self.ladder.predicted) is not None:
+            for index in (predicted, predicted + 1, predicted - 1):
+                if start < index < self.high:
+                    return index, "beside the edge that the memory model foresees"
+        below = "nothing works so far" if self.low is None else f"{self.values[self.low]:g} works"
+        above = f", {self.values[self.high]:g} does not" if self.high < len(self.values) else ""
+        return start + max(1, width // 3), below + above
+
+    @property
+    def production(self) -> int:
+        """The largest value at least the margin below the edge; the edge itself where nothing lies there."""
+        assert self.low is not None
+        edge = self.values[self.low]
+        limit = edge - self.asked.margin * abs(edge)
+        below = [index for index in range(self.floor + 1, self.low + 1) if self.values[index] <= limit]
+        return max(below, default=self.low)
+
+    @property
+    def choice(self) -> int:
+        """Which choice of a value for production it is: 1 for the first."""
+        if self.production in self.seen and (chosen := self.seen[self.production].chosen):
+            return chosen
+        return 1 + max((what.chosen for what in self.seen.values()), default=0)
+
+    @property
+    def production_runs(self) -> int:
+        """How many runs must pass there: `repeats`, or so many that a failure rate above `fails` is ruled out."""
+        fails = self.asked.fails
+        return self.asked.repeats if fails is None else passes_needed(fails, self.choice, self.level)
+
+    def oddities(self) -> list[str]:
+        """What speaks against one cliff with nothing failing below it."""
+        lines = []
+        for index, what in sorted(self.seen.items()):
+            if not what.failures:
+                continue
+            above = [i for i in self.seen if i > index and self.seen[i].passes]
+            if above and not self._wants_more(index):
+                lines.append(
+                    f"{self.values[max(above)]:g} passed although {self.values[index]:g} failed: "
+                    f"{self.asked.knob} is not the only thing that decides"
+                )
+            if what.passes:
+                total = what.passes + len(what.failures)
+                lines.append(f"{self.values[index]:g} passed {what.passes} of {count(total, 'run')}")
+        return lines
 
 
-def _climb(ladder: EdgeLadder, now: _Bracket) -> tuple[int, str] | None:
-    start = now.floor if now.low is None else now.low
-    width = now.high - start
-    if width <= 1:
-        return None
-    if ladder.predicted is not None:
-        for index in (ladder.predicted, ladder.predicted + 1, ladder.predicted - 1):
-            if start < index < now.high:
-                return index, "beside the edge that the memory model foresees"
-    step = max(1, width // 3)
-    below = "nothing works so far" if now.low is None else f"{ladder.values[now.low]:g} works"
-    above = f", {ladder.values[now.high]:g} does not" if now.high < len(ladder.values) else ""
-    return start + step, below + above
-
-
-def _production(ladder: EdgeLadder, now: _Bracket, rules: EdgeRules) -> int:
-    """The largest value at least the margin below the edge; the edge itself where nothing lies there."""
-    assert now.low is not None
-    edge = ladder.values[now.low]
-    limit = edge - rules.margin * abs(edge)
-    below = [index for index in range(now.floor + 1, now.low + 1) if ladder.values[index] <= limit]
-    return max(below, default=now.low)
-
-
-def _choice(seen: Mapping[int, RungResult], index: int) -> int:
-    """Which choice of a value for production this one is: 1 for the first."""
-    if index in seen and seen[index].chosen:
-        return seen[index].chosen
-    return 1 + max((what.chosen for what in seen.values()), default=0)
-
-
-def _oddities(ladder: EdgeLadder, seen: Mapping[int, RungResult], knob: str) -> list[str]:
-    """What speaks against one cliff with nothing failing below it."""
-    failed = [index for index, what in seen.items() if what.failures]
-    lines = []
-    for index in sorted(failed):
-        what = seen[index]
-        above = [i for i in seen if i > index and seen[i].passes]
-        small = all(_wants_more(failure, knob) for failure in what.failures)
-        if above and not small:
-            lines.append(
-                f"{ladder.values[max(above)]:g} passed although {ladder.values[index]:g} failed: "
-                f"{knob} is not the only thing that decides"
-            )
-        if what.passes:
-            total = what.passes + len(what.failures)
-            lines.append(f"{ladder.values[index]:g} passed {what.passes} of {count(total, 'run')}")
-    return lines
-
-
-def _failing_text(seen: Sequence[Outcome]) -> str:
-    first = seen[0]
-    return first.reason or first.kind.value
+def _failing_text(failures: Sequence[Outcome]) -> str:
+    return failures[0].reason or failures[0].kind.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +257,10 @@ class EdgeVerdict(KeptVerdict):
 def _ladder_table(verdict: EdgeVerdict, metric: str) -> TextTable:
     rows = [_ladder_row(rung, verdict) for rung in verdict.tried]
     failed = frozenset(at for at, rung in enumerate(verdict.tried) if rung.failed)
-    refused = tuple(f"{value_text(row.value)} was not run: {row.reason}" for row in _nearest_refused(verdict))
+    top = max((rung.value for rung in verdict.tried), default=0)
+    # the first one above what was tried: of a long ladder, all of them would say the same
+    above = sorted((row for row in verdict.refused if row.value > top), key=lambda row: row.value)[:1]
+    refused = tuple(f"{value_text(row.value)} was not run: {row.reason}" for row in above)
     return TextTable(
         "Every value that was tried", (verdict.knob, "runs", metric, "", "outcome"), tuple(rows), failed, notes=refused
     )
@@ -298,15 +277,13 @@ def _ladder_row(rung: Rung, verdict: EdgeVerdict) -> tuple[str, ...]:
     return value_text(rung.value), str(rung.passed + rung.failed), mean, names.get(rung.value, ""), outcome
 
 
-def _nearest_refused(verdict: EdgeVerdict) -> list[_RefusedValue]:
-    """The first refused value above what was tried: of a long ladder, all of them would say the same."""
-    top = max((rung.value for rung in verdict.tried), default=0)
-    return sorted((row for row in verdict.refused if row.value > top), key=lambda row: row.value)[:1]
-
-
 @dataclass(frozen=True, slots=True)
-class EdgeQuestion(KeepsVerdict[EdgeVerdict]):
-    """The edge of `knob` with the other knobs as in `start`, whose value of the knob should work."""
+class EdgeQuestion(CampaignKind[EdgeVerdict]):
+    """The edge of `knob` with the other knobs as in `start`, whose value of the knob should work.
+
+    `repeats` runs must pass at the edge; `margin` is the share of the edge by which production stays below it. There as
+    many must pass, or so many that a failure rate above `fails` is ruled out at the study's level.
+    """
 
     knob: str
     start: Point
@@ -322,7 +299,8 @@ class EdgeQuestion(KeepsVerdict[EdgeVerdict]):
         how="{knob} was raised until runs failed; at the edge {repeats} had to pass",
     )
     stage: ClassVar[str] = "climb"
-    verdict_type: ClassVar[Any] = EdgeVerdict
+    verdict_type: ClassVar[type[KeptVerdict]] = EdgeVerdict
+    use: ClassVar[Use] = Use.CANDIDATE
 
     def applied_to(self, study: Study) -> Study:
         return replace(
@@ -335,32 +313,20 @@ class EdgeQuestion(KeepsVerdict[EdgeVerdict]):
         )
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> EdgeAgenda:
-        rules = EdgeRules(self.knob, self.repeats, self.margin, self.fails, found.study.confirm.level)
         ladder = _ladder_of(found, self.knob, self.start)
-        return EdgeAgenda(found.study, history, ledger, ladder, rules, partial(_between, found, self.knob, self.start))
+        return EdgeAgenda(found.study, history, ledger, ladder, self, partial(_between, found, self.knob, self.start))
 
     def called(self, trial: Trial) -> str:
         return "start" if trial.stage is Stage.BASELINE else "climb"
 
-    def answer(self, study: Study, history: History) -> Answer:
-        verdict = self.found(history)
-        candidate = self._candidate(study, history, verdict)
-        facts: dict[str, Any] = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
-        if verdict is not None:
-            facts |= {
-                "edge": verdict.edge,
-                "first_failing": verdict.first_failing,
-                "production": verdict.production,
-                "failure_rate": verdict.failure_rate,
-            }
-        start = _mean_at(study, history, point_key(self.start))
-        return answer_of(
-            self.kind,
-            history.verdict,
-            Reference(self.reference, self.start, start),
-            candidate,
-            facts,
-        )
+    def sides(self, study: Study, history: History, verdict: EdgeVerdict | None) -> tuple[Reference, Candidate | None]:
+        value = _mean_at(study, history, point_key(self.start))
+        return Reference(self.reference, self.start, value), self._candidate(study, history, verdict)
+
+    def facts(self, study: Study, history: History, verdict: EdgeVerdict | None, answer: Answer) -> dict[str, Any]:
+        best = CampaignKind.facts(self, study, history, verdict, answer)
+        said = ("edge", "first_failing", "production", "failure_rate")
+        return best if verdict is None else {**best, **{name: getattr(verdict, name) for name in said}}
 
     def _candidate(self, study: Study, history: History, verdict: EdgeVerdict | None) -> Candidate | None:
         """The setting for production; before it is known, the largest value that has only passed."""
@@ -436,47 +402,41 @@ class EdgeAgenda(Agenda):
     """Hands out the start value, then the climb, the repeats at the edge, and the value for production."""
 
     coarse: EdgeLadder
-    rules: EdgeRules
+    asked: EdgeQuestion
     between: Callable[[_Number, _Number], EdgeLadder] = lambda low, high: EdgeLadder(())
     out_of_budget: bool = field(default=False, init=False)
 
-    @property
-    def ladder(self) -> EdgeLadder:
-        """The coarse ladder, and once the edge lies between two of its values, those in between as well."""
-        own = {trial.point.get(self.rules.knob) for trial in self.history.trials.values()}
-        tried = {value for value in own if isinstance(value, int | float)}
-        ladder = self.coarse.with_values(tried, {})
+    def hunt(self) -> EdgeHunt:
+        """On the coarse ladder, and once the edge lies between two of its values, on those in between as well."""
+        own = {trial.point.get(self.asked.knob) for trial in self.history.trials.values()}
+        ladder = self.coarse.with_values({value for value in own if isinstance(value, int | float)}, {})
         while True:
-            now = _bracket(ladder, self.seen(ladder), self.rules.knob)
+            now = EdgeHunt(ladder, self.seen(ladder), self.asked, self.study.confirm.level)
             if not now.closed or now.low is None:
-                return ladder
+                return now
             low = ladder.values[now.low]
             above = [*ladder.values[now.low + 1 :][:1], *(value for value in ladder.refused if value > low)]
             finer = self.between(low, min(above)) if above else EdgeLadder(())
             if not ({*finer.values} - {*ladder.values} or {*finer.refused} - {*ladder.refused}):
-                return ladder
+                return now
             ladder = ladder.with_values(finer.values, finer.refused)
 
     def fresh(self) -> NextTrial | None:
         if not self.history.count(Stage.BASELINE):
             return self.new(self.study.baseline, Stage.BASELINE, "edge", "the value to start from")
-        ladder = self.ladder
-        step = _next_index(ladder, self.seen(ladder), self.rules)
-        if step is None:
+        now = self.hunt()
+        if (step := now.next_step()) is None:
             return None
         index, why = step
-        point = self.point(ladder.values[index])
+        point = self.point(now.values[index])
         if not self.fits(point):
             self.out_of_budget = not self.history.open_runs
             return None
         proposer = _PRODUCTION if why.startswith("the value for production") else "edge"
         return self.new(point, Stage.SEARCH, proposer, why)
 
-    def conclude(self) -> EdgeVerdict:
-        return verdict(self)
-
     def point(self, value: _Number) -> Point:
-        return self.study.space.restrict({**self.study.baseline, self.rules.knob: value})
+        return self.study.space.restrict({**self.study.baseline, self.asked.knob: value})
 
     def seen(self, ladder: EdgeLadder) -> dict[int, RungResult]:
         """By index of the ladder. A trial that was cancelled or lost to the site shows nothing."""
@@ -484,7 +444,7 @@ class EdgeAgenda(Agenda):
         found: dict[int, RungResult] = {}
         chosen = 0
         for trial in self.history.trials.values():
-            what = found.setdefault(places[trial.point[self.rules.knob]], RungResult())  # type: ignore[index]
+            what = found.setdefault(places[trial.point[self.asked.knob]], RungResult())  # type: ignore[index]
             fresh = trial.proposer == _PRODUCTION
             if fresh and not what.chosen:
                 chosen += 1
@@ -500,125 +460,111 @@ class EdgeAgenda(Agenda):
                 what.failures.append(run.outcome)
         return {index: what for index, what in found.items() if what.passes or what.flying or what.failures}
 
+    def conclude(self) -> EdgeVerdict:
+        """What was found; `conclusion` is edge, unfinished or nothing-passed."""
+        now, knob = self.hunt(), self.asked.knob
+        notes = now.oddities()
+        worst = next((what.failures for what in now.seen.values() if what.failures), ())
+        why = _failing_text(worst) if worst else "nothing was run"
+        result = EdgeVerdict(
+            conclusion=Conclusion.NOTHING_PASSED,
+            headline=f"no value of {knob} passed: {why}",
+            knob=knob,
+            margin=self.asked.margin,
+            runs=len(self.history.runs),
+            failed_runs=sum(len(what.failures) for what in now.seen.values()),
+            monotone=not notes,
+            tried=tuple(self._rung(now.values[index], what) for index, what in sorted(now.seen.items())),
+            refused=tuple(_RefusedValue(value, reason) for value, reason in now.ladder.refused.items()),
+            notes=tuple(notes),
+            first_failing=now.values[now.high] if now.high in now.seen else None,
+        )
+        if now.low is None:
+            return result
+        there, level = now.seen.get(now.production, RungResult()), now.level
+        rate = shown_failure_rate(there.fresh, now.choice, level)
+        less = next((asked for asked in _OFFERED if asked < rate), None)
+        result = replace(
+            result,
+            conclusion=Conclusion.EDGE if now.closed and not self.out_of_budget else Conclusion.UNFINISHED,
+            edge=now.values[now.low],
+            edge_runs=now.seen[now.low].passes,
+            production=now.values[now.production],
+            point=dict(self.point(now.values[now.production])),
+            price=self._price(now.values[now.low], now.values[now.production]),
+            production_runs=there.fresh,
+            failure_rate=rate if there.fresh else None,
+            level=level,
+            untried=self._untried(now, now.low),
+            show_less=None if less is None else {"rate": less, "runs": passes_needed(less, 1, level)},
+        )
+        return replace(result, headline=_headline(result, now, self.study.goal.metric))
 
-def verdict(agenda: EdgeAgenda) -> EdgeVerdict:
-    """What was found; `conclusion` is edge, unfinished or nothing-passed."""
-    ladder, rules = agenda.ladder, agenda.rules
-    seen = agenda.seen(ladder)
-    now = _bracket(ladder, seen, rules.knob)
-    notes = _oddities(ladder, seen, rules.knob)
-    worst = next((what.failures for what in seen.values() if what.failures), ())
-    why = _failing_text(worst) if worst else "nothing was run"
-    result = EdgeVerdict(
-        conclusion=Conclusion.NOTHING_PASSED,
-        headline=f"no value of {rules.knob} passed: {why}",
-        knob=rules.knob,
-        margin=rules.margin,
-        runs=len(agenda.history.runs),
-        failed_runs=sum(len(what.failures) for what in seen.values()),
-        monotone=not notes,
-        tried=tuple(_rung(agenda, ladder.values[index], seen[index]) for index in sorted(seen)),
-        refused=tuple(_RefusedValue(value, reason) for value, reason in ladder.refused.items()),
-        notes=tuple(notes),
-        first_failing=ladder.values[now.high] if now.high in seen else None,
-    )
-    return result if now.low is None else _with_edge(result, agenda, ladder, now, now.low)
+    def _untried(self, now: EdgeHunt, low: int) -> int | None:
+        """How many values lie between the edge and the first one that failed; None of a range without steps."""
+        if now.high >= len(now.values):
+            return 0
+        if isinstance(self.study.space.by_name[self.asked.knob], Continuous):
+            return None
+        skipped = self.between(now.values[low], now.values[now.high])
+        return len({*now.values[low + 1 : now.high], *skipped.values})
 
+    def _mean_at(self, value: _Number) -> float | None:
+        return _mean_at(self.study, self.history, point_key(self.point(value)))
 
-def _with_edge(result: EdgeVerdict, agenda: EdgeAgenda, ladder: EdgeLadder, now: _Bracket, low: int) -> EdgeVerdict:
-    rules, seen = agenda.rules, agenda.seen(ladder)
-    chosen = _production(ladder, now, rules)
-    at_edge, below = (agenda.point(ladder.values[index]) for index in (low, chosen))
-    there, choice = seen.get(chosen, RungResult()), _choice(seen, chosen)
-    rate = shown_failure_rate(there.fresh, choice, rules.level)
-    less = next((asked for asked in _OFFERED if asked < rate), None)
-    result = replace(
-        result,
-        conclusion=Conclusion.EDGE if now.closed and not agenda.out_of_budget else Conclusion.UNFINISHED,
-        edge=ladder.values[low],
-        edge_runs=seen[low].passes,
-        production=ladder.values[chosen],
-        point=dict(below),
-        price=_price(agenda, at_edge, below),
-        production_runs=there.fresh,
-        failure_rate=rate if there.fresh else None,
-        level=rules.level,
-        untried=_untried(agenda, ladder, now, low),
-        show_less=None if less is None else {"rate": less, "runs": passes_needed(less, 1, rules.level)},
-    )
-    return replace(result, headline=_headline(result, agenda, ladder, now))
+    def _rung(self, value: _Number, what: RungResult) -> Rung:
+        failures = tuple(map(str, what.failures))
+        return Rung(value, what.passes, len(what.failures), self._mean_at(value), failures)
 
-
-def _untried(agenda: EdgeAgenda, ladder: EdgeLadder, now: _Bracket, low: int) -> int | None:
-    """How many values lie between the edge and the first one that failed; None of a range without steps."""
-    if now.high >= len(ladder.values):
-        return 0
-    if isinstance(agenda.study.space.by_name[agenda.rules.knob], Continuous):
-        return None
-    skipped = agenda.between(ladder.values[low], ladder.values[now.high])
-    return len({*ladder.values[low + 1 : now.high], *skipped.values})
-
-
-def _rung(agenda: EdgeAgenda, value: _Number, what: RungResult) -> Rung:
-    failures = tuple(str(failure) for failure in what.failures)
-    mean = _mean_at(agenda.study, agenda.history, point_key(agenda.point(value)))
-    return Rung(value, what.passes, len(what.failures), mean, failures)
+    def _price(self, edge: _Number, production: _Number) -> float | None:
+        """The share of the goal that the margin costs; negative where the value for production did better."""
+        at_edge, below = self._mean_at(edge), self._mean_at(production)
+        if at_edge is None or below is None or not at_edge:
+            return None
+        return (self.study.goal.score(at_edge) - self.study.goal.score(below)) / abs(at_edge)
 
 
 def _mean_at(study: Study, history: History, key: str) -> float | None:
-    runs = history.ok_runs(Stage.BASELINE, Stage.SEARCH)
-    figures = [run.metrics[study.goal.metric] for trial, run in runs if trial.key == key]
-    return sum(figures) / len(figures) if figures else None
+    return mean_value(study, history, Stage.BASELINE, Stage.SEARCH, key=key)
 
 
-def _price(agenda: EdgeAgenda, edge: Point, production: Point) -> float | None:
-    """The share of the goal that the margin costs; negative where the value for production did better."""
-    at_edge, below = (_mean_at(agenda.study, agenda.history, point_key(point)) for point in (edge, production))
-    if at_edge is None or below is None or not at_edge:
-        return None
-    return (agenda.study.goal.score(at_edge) - agenda.study.goal.score(below)) / abs(at_edge)
-
-
-def _headline(result: EdgeVerdict, agenda: EdgeAgenda, ladder: EdgeLadder, now: _Bracket) -> str:
-    knob, low, chosen = result.knob, result.edge, result.production
+def _headline(result: EdgeVerdict, now: EdgeHunt, metric: str) -> str:
+    knob, low, chosen, price = result.knob, result.edge, result.production, result.price
     assert low is not None and chosen is not None
-    above = _above(result, agenda, ladder, now)
-    passed = f"{count(result.edge_runs, 'run')} passed"
+    passed = f"{count(result.edge_runs, 'run')} passed; {_above(result, now)}"
     if result.conclusion == Conclusion.UNFINISHED and not result.production_runs:
-        return f"{knob} {low:g} passed and the budget is spent ({passed}; {above})"
-    text = f"{knob} {low:g} is the largest value that passed ({passed}; {above})"
+        return f"{knob} {low:g} passed and the budget is spent ({passed})"
+    text = f"{knob} {low:g} is the largest value that passed ({passed})"
     if chosen == low:
         text += f"; no smaller value leaves a margin of {result.margin:.0%}, so that {low:g} is the one for production"
     else:
-        price, metric = result.price, agenda.study.goal.metric
-        cost = (
-            "" if price is None else f", {abs(price):.1%} {'worse' if price > 0 else 'better'} {metric} in these runs"
-        )
-        text += f"; use {chosen:g} in production (margin {1 - chosen / low if low else 0:.1%}{cost})"
-    return text + _shown(result, agenda.rules)
+        text += f"; use {chosen:g} in production (margin {1 - chosen / low if low else 0:.1%}"
+        if price is not None:
+            text += f", {abs(price):.1%} {'worse' if price > 0 else 'better'} {metric} in these runs"
+        text += ")"
+    return text + _shown(result)
 
 
-def _above(result: EdgeVerdict, agenda: EdgeAgenda, ladder: EdgeLadder, now: _Bracket) -> str:
+def _above(result: EdgeVerdict, now: EdgeHunt) -> str:
     """What is known of larger values: which failed, and how many were not tried."""
-    seen = agenda.seen(ladder)
-    if now.high in seen:
-        text = f"at {ladder.values[now.high]:g} it failed: {_failing_text(seen[now.high].failures)}"
+    if now.high in now.seen:
+        text = f"at {now.values[now.high]:g} it failed: {_failing_text(now.seen[now.high].failures)}"
         if result.untried is None:
             return f"{text}; values between were not tried"
         return f"{text}; {count(result.untried, 'value')} between not tried" if result.untried else text
     assert result.edge is not None
-    if larger := len(ladder.values) - 1 - ladder.values.index(result.edge):
+    if larger := len(now.values) - 1 - now.values.index(result.edge):
         return f"{count(larger, 'larger value')} not tried"
-    if beyond := next((r for v, r in sorted(ladder.refused.items()) if v > result.edge), None):
+    if beyond := next((r for v, r in sorted(now.ladder.refused.items()) if v > result.edge), None):
         return f"larger ones were not run: {beyond}"
     return "the study allows no larger one"
 
 
-def _shown(result: EdgeVerdict, rules: EdgeRules) -> str:
+def _shown(result: EdgeVerdict) -> str:
     """What the fresh runs of the value for production say of how often it fails, and how more would say more."""
     if result.failure_rate is None:
         return ": it has not been run since it was chosen, so nothing is shown of how often it fails"
-    rate, level = result.failure_rate, f"{rules.level * 100:g}%"
+    rate, level = result.failure_rate, f"{result.level * 100:g}%"
     spent = " and the budget is spent" if result.conclusion == Conclusion.UNFINISHED else ""
     passed = f"{count(result.production_runs, 'run')} passed there{spent}"
     text = f": {passed}, so at most {_share(rate)} of its runs fail ({level})"

@@ -21,10 +21,10 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import Agenda, NextTrial, RepeatedSettings
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.machine import MachineState, clock_settings, clocks_changed, machine_state, receipt
-from ridgeline.campaign.verdict import answer_of, goal_text
+from ridgeline.campaign.verdict import goal_text
 from ridgeline.errors import CannotJudge, InputError
 from ridgeline.files import write_whole
-from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Standing, Use
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Standing
 from ridgeline.records.exhibit import Exhibits, KindShown
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run, short_names
@@ -96,8 +96,11 @@ class GateQuestion(RepeatedSettings[GateVerdict]):
         figure="ridgeline.report.figures.campaigns:gate_runs",
         how="New runs against the stored ones of the reference",
     )
-    verdict_type: ClassVar[Any] = GateVerdict
-    stage: ClassVar[str] = "runs"
+    verdict_type: ClassVar[type[KeptVerdict]] = GateVerdict
+    standings: ClassVar[Mapping[str, Standing | None]] = {
+        Conclusion.CANNOT_JUDGE: Standing.UNDECIDED,
+        Conclusion.SLOWER: Standing.WORSE,
+    }
     runs_called: ClassVar[str] = "run"
     most_is_planned: ClassVar[bool] = True
 
@@ -163,24 +166,25 @@ class GateQuestion(RepeatedSettings[GateVerdict]):
             return len(sample)
         return next((runs for runs in plan.looks if runs > len(sample)), plan.most_runs)
 
-    def answer(self, study: Study, history: History) -> Answer:
-        verdict = self.found(history)
-        values, before_value = _gate_values(study, history), median(self.stored) if self.stored else None
-        trial = next((each for each in history.trials.values() if each.key == point_key(self.point)), None)
+    def sides(self, study: Study, history: History, verdict: GateVerdict | None) -> tuple[Reference, Candidate | None]:
+        before, values = self.stored, self._new_values(study, history)
         if self.old is not None:
-            pairs = _pair_values(self, study, history)
-            values = [new for _, new in pairs]
-            before_value = median(old for old, _ in pairs) if pairs else None
+            before = [old for old, _ in _pair_values(self, study, history)]
+        trial = next((each for each in history.trials.values() if each.key == point_key(self.point)), None)
         now = None
         if values and trial is not None:
             now = Candidate("now", trial.number, self.point, trial.settings, median(values), short="now")
-        before = Reference(self.against, self.first, before_value)
-        facts = {} if verdict is None else {"gate": {**verdict.details(), "values": values}}
-        answer = answer_of(self.kind, history.verdict, before, now, facts, Use.NEITHER)
-        against = {Conclusion.CANNOT_JUDGE: Standing.UNDECIDED, Conclusion.SLOWER: Standing.WORSE}
-        if verdict is None or verdict.conclusion not in against:
-            return answer
-        return replace(answer, shown=against[Conclusion(verdict.conclusion)], why=verdict.headline)
+        return Reference(self.against, self.first, median(before) if before else None), now
+
+    def _new_values(self, study: Study, history: History) -> list[float]:
+        if self.old is None:
+            return _gate_values(study, history)
+        return [new for _, new in _pair_values(self, study, history)]
+
+    def facts(self, study: Study, history: History, verdict: GateVerdict | None, answer: Answer) -> dict[str, Any]:
+        if verdict is None:
+            return {}
+        return {"gate": {**verdict.details(), "values": self._new_values(study, history)}}
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         runs = [
@@ -219,12 +223,10 @@ class GateAgenda(Agenda):
             return cold
         if (first := self.baseline()) is not None or not self.baseline_finished():
             return first
-        if self._failed() or self._elsewhere():
+        if self._failed() or self._elsewhere() or min(self._values(), default=1.0) <= 0:  # ratios need values above 0
             return None
         if self.question.old is not None:
             return self._next_of_pair(self.question.old)
-        if min(_gate_values(self.study, self.history), default=1.0) <= 0:
-            return None  # ratios need values above 0
         started = self.history.count(Stage.BASELINE, Stage.SEARCH) - self._baselines_that_failed()
         if started >= self.question.wanted(self.study, self.history):
             return None
@@ -232,9 +234,6 @@ class GateAgenda(Agenda):
 
     def _next_of_pair(self, old: Point) -> NextTrial | None:
         """Which of the two comes first is drawn for each pair: no course of the machine can go with it."""
-        pairs = _pair_values(self.question, self.study, self.history)
-        if min((value for pair in pairs for value in pair), default=1.0) <= 0:
-            return None  # ratios need values above 0
         started = self.history.count(Stage.SEARCH)
         if started >= 2 * self.question.wanted(self.study, self.history):
             return None
@@ -242,6 +241,12 @@ class GateAgenda(Agenda):
         new_now = (dice.random() < 0.5) == (started % 2 == 0)
         point = self.question.point if new_now else old
         return self.new(point, Stage.SEARCH, "gate", "new" if new_now else "old") if self.fits(point) else None
+
+    def _values(self) -> list[float]:
+        """What runs measured that count; of pairs, both of each."""
+        if self.question.old is None:
+            return _gate_values(self.study, self.history)
+        return [value for pair in _pair_values(self.question, self.study, self.history) for value in pair]
 
     def _baselines_that_failed(self) -> int:
         passed = {trial.number for trial, _ in self.history.ok_runs(Stage.BASELINE)}
@@ -265,18 +270,16 @@ class GateAgenda(Agenda):
 
     def conclude(self) -> GateVerdict:
         study, asked = self.study, self.question
-        values = _gate_values(study, self.history)
+        values, ran = self._values(), len(_gate_values(study, self.history))
+        done = ran if asked.old is None else len(values) // 2
         if failed := self._failed():
             text = f"run {failed.number} did not pass: {failed.outcome}"
-            return GateVerdict(Conclusion.NOTHING_PASSED, text, runs=len(values))
+            return GateVerdict(Conclusion.NOTHING_PASSED, text, runs=ran)
         if host := self._elsewhere():
             known = ", ".join(asked.nodes)
-            text = f"it ran on {host}, and the reference is of {known}; measure one there with --update"
-            return _cannot_judge(text, len(values))
-        done = len(values)
-        if asked.old is not None:
-            pairs = _pair_values(asked, study, self.history)
-            values, done = [value for pair in pairs for value in pair], len(pairs)
+            return _cannot_judge(
+                f"it ran on {host}, and the reference is of {known}; measure one there with --update", ran
+            )
         if values and min(values) <= 0:
             return _cannot_judge(f"{study.goal.metric} is {min(values):g}, and ratios need values above 0", done)
         if asked.old is not None and done < FEWEST_PAIRS:

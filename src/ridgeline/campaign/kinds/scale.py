@@ -13,9 +13,8 @@ from ridgeline.campaign.check import CheckedStudy
 from ridgeline.campaign.kinds.base import Agenda, NextTrial, RepeatedSettings, legal_points
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.point_text import Setting, parse_point
-from ridgeline.campaign.verdict import answer_of
 from ridgeline.errors import InputError
-from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Standing, Use
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Standing
 from ridgeline.records.exhibit import Curve, CurveFigure, CurvePoint, Exhibits, KindShown, TextTable
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Point, point_key
@@ -118,17 +117,13 @@ class ScalingQuestion(RepeatedSettings[ScalingVerdict]):
     kind: ClassVar[str] = "scale"
     reference: ClassVar[str] = "the smallest size"
     shown: ClassVar[KindShown] = KindShown("How it scales", how="Each size ran {repeats} times, in mixed order")
-    verdict_type: ClassVar[Any] = ScalingVerdict
+    verdict_type: ClassVar[type[KeptVerdict]] = ScalingVerdict
     stage: ClassVar[str] = "sizes"
     runs_called: ClassVar[str] = "size"
 
     @property
     def asked(self) -> str:
         return f"How far does it pay to raise {self.over}?"
-
-    @property
-    def first(self) -> Point:
-        return self.points[0]
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> ScalingAgenda:
         return ScalingAgenda(found.study, history, ledger, self)
@@ -141,34 +136,28 @@ class ScalingQuestion(RepeatedSettings[ScalingVerdict]):
         done = len(history.runs)
         return Progress(stage, done, planned, "runs", max(0, planned - done))
 
-    def answer(self, study: Study, history: History) -> Answer:
-        verdict = self.found(history)
+    def sides(
+        self, study: Study, history: History, verdict: ScalingVerdict | None
+    ) -> tuple[Reference, Candidate | None]:
+        """The candidate is the largest size that pays; before that is known, the largest that passed."""
         means = {size: statistics.fmean(values) for size, values in self.values(study, history).items()}
-        facts = {} if verdict is None else {"scaling": dict(verdict.details())}
-        first = self.points[0]
-        answer = answer_of(
-            self.kind,
-            history.verdict,
-            Reference(self.reference, first, means.get(_size(first, self.over))),
-            self._candidate(history, means, verdict),
-            facts,
-            Use.NEITHER,  # the question was how far, not which
-        )
-        if verdict is None or verdict.conclusion != Conclusion.SCALED or verdict.shown:
-            return answer
-        return replace(answer, shown=Standing.UNDECIDED, why=f"not shown: {verdict.headline}")
-
-    def _candidate(
-        self, history: History, means: Mapping[int, float], verdict: ScalingVerdict | None
-    ) -> Candidate | None:
-        """The largest size that pays; before that is known, the largest that passed."""
+        reference = Reference(self.reference, self.first, means.get(_size(self.first, self.over)))
         if not means:
-            return None
+            return reference, None
         pays_to = None if verdict is None else verdict.pays_to
         size = max(means) if pays_to is None or pays_to not in means else pays_to
         trial = next(t for t in _measured(history) if t.point.get(self.over) == size)
         label = f"the largest {self.over} that pays" if verdict is not None else f"the largest {self.over} so far"
-        return Candidate(label, trial.number, trial.point, trial.settings, means[size])
+        return reference, Candidate(label, trial.number, trial.point, trial.settings, means[size])
+
+    def facts(self, study: Study, history: History, verdict: ScalingVerdict | None, answer: Answer) -> dict[str, Any]:
+        return {} if verdict is None else {"scaling": verdict.details()}
+
+    def answer(self, study: Study, history: History) -> Answer:
+        answer, verdict = RepeatedSettings.answer(self, study, history), self.found(history)
+        if verdict is None or verdict.conclusion != Conclusion.SCALED or verdict.shown:
+            return answer
+        return replace(answer, shown=Standing.UNDECIDED, why=f"not shown: {verdict.headline}")
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         groups = {t.number: f"{self.over} {t.point.get(self.over)}" for t in history.trials.values()}

@@ -3,22 +3,28 @@ interleaved."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ridgeline.campaign import confirmation, scores
 from ridgeline.campaign.advice import PROPOSER, Advice
-from ridgeline.campaign.blocks import next_in_block, why_warm_up
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import ConfirmationPlan, ConfirmationVerdict, earlier_verdicts
+from ridgeline.campaign.confirmation import (
+    ConfirmationPlan,
+    ConfirmationVerdict,
+    earlier_verdicts,
+    next_in_block,
+    why_warm_up,
+)
 from ridgeline.campaign.elsewhere import carried_table, kept
 from ridgeline.campaign.extension import unwatched
 from ridgeline.campaign.front import front_figures, front_tables
-from ridgeline.campaign.kinds.base import Agenda, KeepsVerdict, NextTrial
+from ridgeline.campaign.kinds.base import Agenda, CampaignKind, NextTrial
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET, Ledger, Reserve
 from ridgeline.campaign.sampling import little_left, sampler_of, stated, with_prospect, with_range
-from ridgeline.campaign.verdict import answer_of, best_of_search, judged_pair, judged_text, refuted_text
+from ridgeline.campaign.verdict import best_of_search, judged_pair, judged_text, refuted_text
 from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Use
 from ridgeline.records.exhibit import Exhibits, KindShown, side_by_side
 from ridgeline.records.observation import Observation, Proposal
@@ -26,12 +32,14 @@ from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import DEFAULT_SAMPLER, Study
-from ridgeline.records.trial import PredictedRange, Stage, Trial
+from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Refusal, Sampler
 from ridgeline.stats.verdict import Verdict
 from ridgeline.stats.wording import count
+from ridgeline.study.codec import KeptVerdict
 from ridgeline.study.history import History
 
+InBlocks = TypeVar("InBlocks", bound=ConfirmationVerdict)
 _PERSON = "person"  # who proposed a setting that somebody asked for while the campaign ran
 
 
@@ -45,19 +53,17 @@ class SearchAgenda(Agenda):
     refusal: Refusal = lambda point: None
     search_over: str = field(default="", init=False)  # why no more search trials are started
     _unteachable: dict[str, Point] = field(default_factory=dict, init=False)  # ran, taught nothing: not asked again
-    _presets: dict[str, Point] = field(default_factory=dict, init=False)  # not yet tried
+    _presets: dict[str, Point] = field(default_factory=dict, init=False)  # of the study, by key
     _observations: list[tuple[Point, Run | None]] = field(default_factory=list, init=False)  # None: the setting failed
     _sampler: Sampler | None = field(default=None, init=False)
     _observed_count: int = field(default=0, init=False)  # of the observations, to this sampler
     _observed_through: scores.Normalisation | None = field(default=None, init=False)  # how they compared then
-    _tried: set[str] | None = field(default=None, init=False)  # keys of all trials; made when first needed: it is slow
+    _tried: set[str] = field(default_factory=set, init=False)  # keys of trials, as far as they were looked at
+    _looked_at: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self._advice = Advice(self.study.space, self.refusal)
         self._presets = {point_key(preset): preset for preset in self.study.presets}
-        if self._presets:
-            for key in self._already_tried():
-                self._presets.pop(key, None)
         super().__post_init__()
 
     @property
@@ -145,8 +151,8 @@ class SearchAgenda(Agenda):
         return self._proposal()
 
     def _proposal(self) -> NextTrial | None:
-        nothing_waits = not self._presets and not self._advice.waits and self._wanted() is None
-        if nothing_waits and (why := little_left(self._taught(), self._pending())):
+        waits = self._advice.waits or self._wanted() is not None or not self._presets.keys() <= self._already_tried()
+        if not waits and (why := little_left(self._taught(), self._pending())):
             self.search_over = why
             return None
         proposer, proposal = self._proposed()
@@ -170,8 +176,8 @@ class SearchAgenda(Agenda):
             return _PERSON, Proposal(wanted, "requested by a person")
         if self._advice.waits and (advised := self._advice.next(self._already_tried())) is not None:
             return PROPOSER, advised
-        for preset in self._presets.values():
-            if not self.cannot_be_built(preset):
+        for key, preset in self._presets.items():
+            if key not in self._already_tried() and not self.cannot_be_built(preset):
                 return "preset", Proposal(preset)
         sampler = self._taught()
         if self.trials_limit is not None:
@@ -236,7 +242,9 @@ class SearchAgenda(Agenda):
         """
         through, before = scores.normalisation(self.study, self.history), self._observed_through
         if self._sampler is None or before is None or before.corrects_by != through.corrects_by:
-            self._sampler, self._observed_count = self._untaught(), 0
+            if self._sampler is None or not self._sampler.forget():
+                self._sampler = self.new_sampler()
+            self._observed_count = 0
         self._observed_through = through
         for point, run in self._observations[self._observed_count :]:
             score = None if run is None else self.study.goal.score(self._value(run, through))
@@ -245,9 +253,6 @@ class SearchAgenda(Agenda):
             self._sampler.tell(Observation(point, score, node_s, censored))
         self._observed_count = len(self._observations)
         return self._sampler
-
-    def _untaught(self) -> Sampler:
-        return self._sampler if self._sampler is not None and self._sampler.forget() else self.new_sampler()
 
     def _value(self, run: Run, through: scores.Normalisation) -> float:
         """The goal as it compares; of a run that its time limit ended, the time it had taken by then; of one that an
@@ -260,8 +265,10 @@ class SearchAgenda(Agenda):
         return stop.ratio * through.value(self.history.runs[stop.than], self.study.goal.metric)
 
     def _already_tried(self) -> set[str]:
-        if self._tried is None:
-            self._tried = {trial.key for trial in self.history.trials.values()}
+        """Keys of all trials; each is made once, which is slow."""
+        while self._looked_at < len(self.history.trials):
+            self._looked_at += 1
+            self._tried.add(self.history.trials[self._looked_at].key)
         return self._tried
 
     def _pending(self) -> list[Point]:
@@ -288,23 +295,9 @@ class SearchAgenda(Agenda):
             return self.new(point, Stage.CONFIRM, "confirm", block=block)
         return None
 
-    def new(
-        self,
-        point: Point,
-        stage: Stage,
-        proposer: str,
-        why: str = "",
-        block: int | None = None,
-        predicted: PredictedRange | None = None,
-    ) -> NextTrial:
-        self._presets.pop(point_key(point), None)
-        if self._tried is not None:
-            self._tried.add(point_key(point))
-        return super().new(point, stage, proposer, why, block, predicted)
-
 
 @dataclass(frozen=True, slots=True)
-class SearchQuestion(KeepsVerdict[ConfirmationVerdict]):
+class SearchQuestion(CampaignKind[ConfirmationVerdict]):
     """`trials` and `seed` are what the command line changes; `sampler` proposes where the study names nobody.
 
     `carried` are settings that a search on a stand-in found, each with its gain there (campaign/elsewhere.py): they are
@@ -318,10 +311,10 @@ class SearchQuestion(KeepsVerdict[ConfirmationVerdict]):
     searched: Mapping[str, Any] | None = None
 
     kind: ClassVar[str] = "search"
-    reference: ClassVar[str] = "the baseline"
     shown: ClassVar[KindShown] = KindShown(searches=True)
-    verdict_type: ClassVar[Any] = ConfirmationVerdict
+    verdict_type: ClassVar[type[KeptVerdict]] = ConfirmationVerdict
     extended_by: ClassVar[tuple[str, ...]] = ("trials", "blocks")
+    use: ClassVar[Use] = Use.CANDIDATE
 
     def applied_to(self, study: Study) -> Study:
         if self.trials is not None:
@@ -345,28 +338,44 @@ class SearchQuestion(KeepsVerdict[ConfirmationVerdict]):
     def progress(self, study: Study, history: History) -> Progress:
         return search_progress(study, history)
 
+    def sides(
+        self, study: Study, history: History, verdict: ConfirmationVerdict | None
+    ) -> tuple[Reference, Candidate | None]:
+        label, short = "the setting", "best"
+        if verdict is not None and verdict.winner is None and (judged := verdict.spoken_of) is not None:
+            ranked = scores.ranking(study, history)
+            favourite = bool(ranked) and point_key(ranked[0][0]) == judged.candidate
+            label = "the best of the search" if favourite else "the nearest setting"
+            short = "best" if verdict.conclusion == Conclusion.UNCONFIRMED else "nearest"
+        if pair := judged_pair(study, history, verdict, label, short):
+            return Reference(self.reference, study.baseline, pair[0]), pair[1]
+        value = scores.mean_value(study, history, Stage.BASELINE, Stage.SENTINEL)
+        nobody = verdict is not None and verdict.conclusion == Conclusion.NOTHING_PASSED
+        return Reference(self.reference, study.baseline, value), None if nobody else best_of_search(study, history)
+
+    def headline(self, study: Study, history: History, verdict: ConfirmationVerdict, answer: Answer) -> str:
+        text, judged = verdict.headline, verdict.spoken_of
+        alike = verdict.equivalence is not None and verdict.winner is None
+        if not alike and judged is not None and judged.verdict is not Verdict.TOO_FEW_BLOCKS:
+            text = judged_text(study, history, judged)
+            if judged.verdict is Verdict.WORSE:
+                text = f"no setting is better than the baseline; the nearest: {text}"
+        if _keeps_the_baseline(study, verdict, answer) and (alike or "keep the baseline" not in text):
+            text = f"{text}; keep the baseline"
+        return text if alike else confirmation.with_circumstances(text, study, history, verdict)
+
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = self.found(history)
-        base, candidate = _pair(study, history, verdict)
-        facts = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
-        reference = Reference(self.reference, study.baseline, base)
-        answer = answer_of(self.kind, history.verdict, reference, candidate, facts)
-        keep = _keeps_the_baseline(study, verdict, base, candidate)
-        use = Use.REFERENCE if keep else Use.CANDIDATE
+        answer, verdict = CampaignKind.answer(self, study, history), self.found(history)
         if answer.unproven:
             return answer
+        if _keeps_the_baseline(study, verdict, answer):
+            answer = replace(answer, use=Use.REFERENCE)
         if verdict is None:
-            text = f"{answer.headline}; nothing so far is better than the baseline" if keep else answer.headline
-            return replace(answer, headline=text, use=use)
-        return replace(
-            answer,
-            headline=_headline(study, history, verdict, keep),
-            use=use,
-            # where all settings are compared nobody is the favourite
-            refuted=""
-            if verdict.equivalence is not None
-            else refuted_text(study, history, verdict, None if candidate is None else candidate.point),
-        )
+            so_far = "; nothing so far is better than the baseline" if answer.keep else ""
+            return replace(answer, headline=f"{answer.headline}{so_far}")
+        if verdict.equivalence is not None:
+            return answer  # where all settings are compared nobody is the favourite
+        return replace(answer, refuted=refuted_text(study, history, verdict, answer.candidate))
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
         verdict = self.found(history)
@@ -395,12 +404,35 @@ class SearchQuestion(KeepsVerdict[ConfirmationVerdict]):
         )
 
 
-def progress_of_given(study: Study, history: History) -> Progress:
-    """Of a campaign with given settings: each is run once before the blocks, and one that cannot run is left out."""
-    now = search_progress(study, history)
-    if now.stage in (Stage.BASELINE, Stage.SEARCH):
-        return replace(now, stage="first runs", done=len(history.runs), of=1 + len(study.presets), unit="runs")
-    return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
+class GivenSettings(CampaignKind[InBlocks]):
+    """What questions share that search for nothing: each given setting runs once, then all of them in every block."""
+
+    __slots__ = ()
+
+    verdict_type: ClassVar[type[KeptVerdict]] = ConfirmationVerdict
+    blocks: int | None
+
+    @property
+    @abstractmethod
+    def given(self) -> tuple[Point, ...]:
+        """The settings beside the baseline."""
+
+    def applied_to(self, study: Study) -> Study:
+        return replace(
+            study,
+            presets=self.given,
+            budget=replace(study.budget, trials=len(self.given)),
+            baseline_stage=replace(study.baseline_stage, repeats=1),
+            search=replace(study.search, sentinel_every=0),
+            confirm=replace(study.confirm, top=len(self.given), blocks=self.blocks or study.confirm.blocks),
+        )
+
+    def progress(self, study: Study, history: History) -> Progress:
+        """One that cannot run is left out of the blocks."""
+        now = search_progress(study, history)
+        if now.stage in (Stage.BASELINE, Stage.SEARCH):
+            return replace(now, stage="first runs", done=len(history.runs), of=1 + len(study.presets), unit="runs")
+        return replace(now, stage="blocks") if now.stage == Stage.CONFIRM else now
 
 
 def search_progress(study: Study, history: History) -> Progress:
@@ -427,41 +459,11 @@ def search_progress(study: Study, history: History) -> Progress:
     return Progress(stage.value, done, trials, "trials", runs_left)
 
 
-def _pair(study: Study, history: History, verdict: ConfirmationVerdict | None) -> tuple[float | None, Candidate | None]:
-    """The baseline's value and the setting the answer speaks of, from the same runs: once fresh runs were compared
-    only theirs count, whatever the search had seen."""
-    judged = None if verdict is None else verdict.spoken_of
-    if verdict is not None and judged is not None:
-        won = verdict.winner is not None
-        ranked = scores.ranking(study, history)
-        favourite = bool(ranked) and point_key(ranked[0][0]) == judged.candidate
-        label = "the setting" if won else "the best of the search" if favourite else "the nearest setting"
-        short = "best" if verdict.conclusion in (Conclusion.CONFIRMED, Conclusion.UNCONFIRMED) else "nearest"
-        if pair := judged_pair(study, history, judged, label, won, short):
-            return pair
-    score = scores.baseline_score(study, history)
-    nobody = verdict is not None and verdict.conclusion == Conclusion.NOTHING_PASSED
-    return None if score is None else study.goal.score(score), None if nobody else best_of_search(study, history)
-
-
-def _keeps_the_baseline(
-    study: Study, verdict: ConfirmationVerdict | None, base: float | None, candidate: Candidate | None
-) -> bool:
+def _keeps_the_baseline(study: Study, verdict: ConfirmationVerdict | None, answer: Answer) -> bool:
     """Nothing is better, or nothing but a lucky look says so. What was not judged yet may still be worth a try."""
+    candidate, base = answer.candidate, answer.reference.value
     if verdict is not None and (verdict.conclusion != Conclusion.UNCONFIRMED or candidate is None):
         return verdict.conclusion != Conclusion.CONFIRMED
     if candidate is None or base is None:
         return False
     return study.goal.score(candidate.value) <= study.goal.score(base)
-
-
-def _headline(study: Study, history: History, verdict: ConfirmationVerdict, keep: bool) -> str:
-    if verdict.equivalence is not None and verdict.winner is None:
-        return f"{verdict.headline}; keep the baseline" if keep else verdict.headline
-    text, judged = verdict.headline, verdict.spoken_of
-    if judged is not None and judged.verdict is not Verdict.TOO_FEW_BLOCKS:
-        text = judged_text(study, history, judged)
-        if judged.verdict is Verdict.WORSE:
-            text = f"no setting is better than the baseline; the nearest: {text}"
-    text = f"{text}; keep the baseline" if keep and "keep the baseline" not in text else text
-    return confirmation.with_circumstances(text, study, history, verdict)

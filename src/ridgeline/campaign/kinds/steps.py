@@ -7,33 +7,30 @@ neighbours of a block ran on the same nodes in the same hour, so their ratio is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from operator import add
 from typing import Any, ClassVar
 
 from ridgeline.campaign import confirmation, scores
-from ridgeline.campaign.blocks import disqualified
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.confirmation import ConfirmationVerdict
-from ridgeline.campaign.kinds.base import KeepsVerdict
-from ridgeline.campaign.kinds.search import SearchAgenda, progress_of_given
+from ridgeline.campaign.confirmation import ConfirmationVerdict, disqualified
+from ridgeline.campaign.kinds.search import GivenSettings, SearchAgenda
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.sampling import sampler_of
-from ridgeline.campaign.verdict import answer_of, judged_pair
+from ridgeline.campaign.verdict import judged_pair
 from ridgeline.errors import InputError
-from ridgeline.records.answer import Answer, Candidate, Conclusion, Progress, Reference, Standing, Use
+from ridgeline.records.answer import Answer, Candidate, Conclusion, Reference, Standing, Use
 from ridgeline.records.exhibit import Exhibits, KindShown, TextTable, changes
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
-from ridgeline.records.trial import Trial
-from ridgeline.stats.compare import PROTOCOL, all_positive, confirm, levelled
-from ridgeline.stats.verdict import Block, Comparison, Confirmation, Verdict
+from ridgeline.records.trial import Stage, Trial
+from ridgeline.stats.compare import all_positive, confirm, levelled
+from ridgeline.stats.verdict import Block, Comparison, Verdict
 from ridgeline.stats.wording import count, percent, percent_range
 from ridgeline.study.history import History
 
-_Judge = Callable[[Sequence[Block], float], Confirmation]  # of blocks, at a level
 _SIMPLER_WITHIN = 0.01  # of the goal: a setting with fewer changes that is shown to lose no more is preferred
 
 
@@ -66,103 +63,6 @@ class StepsVerdict(ConfirmationVerdict):
 
     steps: tuple[StepGain, ...] = ()
     simpler: str = ""
-
-
-def _judged_steps(
-    study: Study,
-    blocks: Sequence[Block],
-    points: Sequence[Point],
-    names: Sequence[str],
-    simpler: Point | None,
-    failed: Mapping[str, str],
-    protocol: int = PROTOCOL,
-) -> StepsVerdict:
-    """Steps that failed are left out; what they changed is part of the next step's change."""
-    blocks = [levelled(block, "ratio" if all_positive(blocks) else "difference") for block in blocks]
-    judge = partial(confirm, direction=study.goal.direction, protocol=protocol)
-    ran = {key for block in blocks for key in block.candidates}
-    way = [(name, point) for name, point in zip(names, points, strict=True) if point_key(point) in ran]
-    against_base = judge(blocks, study.confirm.level)
-    steps = _gains(study, blocks, way, judge)
-    compared = tuple(against_base.comparisons.values())
-    last = None if not way else against_base.comparisons.get(point_key(way[-1][1]))
-    if last is None or last.verdict is Verdict.TOO_FEW_BLOCKS:
-        return StepsVerdict(
-            Conclusion.UNCONFIRMED, "too few blocks to say what each change gained", None, compared, failed
-        )
-    if last.verdict is not Verdict.BETTER:
-        worse = last.verdict is Verdict.WORSE
-        conclusion = Conclusion.KEEP_BASELINE if worse else Conclusion.NO_DIFFERENCE
-        text = f"the setting is not shown to be better than the baseline: {last}"
-        return StepsVerdict(conclusion, text, None, compared, failed, steps=steps)
-    others = [point for _, point in way[:-1]] + ([simpler] if simpler and point_key(simpler) in ran else [])
-    chosen, why = _simplest(study, blocks, way[-1][1], others, against_base.comparisons, judge)
-    text = f"{last}; gain by change: {', '.join(map(str, steps))}"
-    return StepsVerdict(Conclusion.CONFIRMED, text, chosen, compared, failed, steps=steps, simpler=why)
-
-
-def _gains(
-    study: Study, blocks: Sequence[Block], way: Sequence[tuple[str, Point]], judge: _Judge
-) -> tuple[StepGain, ...]:
-    """Each step against the one before, with intervals that hold for all of them together."""
-    found = []
-    before: Point = study.baseline
-    level = 1 - (1 - study.confirm.level) / max(1, len(way))
-    for name, point in way:
-        pair = judge(_beside(study, blocks, before, [point]), level)
-        judged = pair.comparisons[point_key(point)]
-        ratio = judged.ratio is not None
-        ends = (judged.estimate, judged.low, judged.high) if ratio else (None, None, None)
-        found.append(StepGain(name, changes(before, point), *ends, judged.verdict.value))
-        before = point
-    return tuple(found)
-
-
-def _beside(study: Study, blocks: Sequence[Block], reference: Point, others: Sequence[Point]) -> list[Block]:
-    """The same blocks with another setting as the one that others are held against."""
-    base, key = point_key(study.baseline), point_key(reference)
-    keys = [point_key(point) for point in others]
-    return [
-        Block(
-            block.number,
-            block.nodes,
-            block.baseline if key == base else block.candidates.get(key, ()),
-            {other: block.candidates.get(other, ()) for other in keys},
-        )
-        for block in blocks
-    ]
-
-
-def _simplest(
-    study: Study,
-    blocks: Sequence[Block],
-    setting: Point,
-    others: Sequence[Point],
-    against_base: Mapping[str, Comparison],
-    judge: _Judge,
-) -> tuple[Point, str]:
-    """The setting to use, and why it is not the one at the end of the way."""
-    own = _changed(study, setting)
-    fewer = [point for point in others if _changed(study, point) < own]
-    if not fewer:
-        return setting, ""
-    beside = judge(_beside(study, blocks, setting, fewer), study.confirm.level).comparisons
-    as_good = [
-        (_changed(study, point), point)
-        for point in fewer
-        if (low := beside[point_key(point)].low) is not None
-        and beside[point_key(point)].scale == "ratio"
-        and low >= 1 - _SIMPLER_WITHIN
-        and against_base[point_key(point)].verdict is Verdict.BETTER
-    ]
-    if not as_good:
-        return setting, ""
-    number, point = min(as_good, key=lambda found: found[0])
-    judged = beside[point_key(point)]
-    assert judged.low is not None and judged.high is not None
-    interval = percent_range(judged.low - 1, judged.high - 1)
-    why = f"a simpler setting is preferred: {count(number, 'change')} instead of {own}, within {_SIMPLER_WITHIN:.0%}"
-    return point, f"{why} of the other ({interval}); without {changes(point, setting)}"
 
 
 def _changed(study: Study, point: Point) -> int:
@@ -223,7 +123,7 @@ _MOST_STEPS = 6  # changed knobs that are steps of their own; more go group by g
 
 
 @dataclass(frozen=True, slots=True)
-class StepsQuestion(KeepsVerdict[StepsVerdict]):
+class StepsQuestion(GivenSettings[StepsVerdict]):
     """`points` lead from the baseline to the setting, one change more with each; `names` say which.
 
     `simpler` is a setting with fewer changes that may do as well, and takes part in the blocks. `together` says of each
@@ -237,69 +137,48 @@ class StepsQuestion(KeepsVerdict[StepsVerdict]):
     together: Sequence[str] = field(default_factory=list)
 
     kind: ClassVar[str] = "steps"
-    reference: ClassVar[str] = "the baseline"
     shown: ClassVar[KindShown] = KindShown("The steps")
-    verdict_type: ClassVar[Any] = StepsVerdict
+    verdict_type: ClassVar[type[StepsVerdict]] = StepsVerdict
+    standings: ClassVar[Mapping[str, Standing | None]] = {
+        **dict.fromkeys(Conclusion, Standing.NOT_BETTER),
+        Conclusion.CONFIRMED: None,
+        Conclusion.KEEP_BASELINE: Standing.WORSE,
+        Conclusion.UNCONFIRMED: Standing.UNDECIDED,
+    }
+    if_worse: ClassVar[str] = "the setting is worse than the baseline; keep the baseline"
 
     @property
-    def tried(self) -> tuple[Point, ...]:
+    def given(self) -> tuple[Point, ...]:
         return (*self.points, *([] if self.simpler is None else [self.simpler]))
 
     def applied_to(self, study: Study) -> Study:
-        return replace(
-            study,
-            question="What does each change gain?",
-            presets=self.tried,
-            budget=replace(study.budget, trials=len(self.tried)),
-            baseline_stage=replace(study.baseline_stage, repeats=1),
-            search=replace(study.search, sentinel_every=0),
-            confirm=replace(study.confirm, top=len(self.tried), blocks=self.blocks or study.confirm.blocks),
-        )
+        return replace(GivenSettings.applied_to(self, study), question="What does each change gain?")
 
     def agenda(self, found: CheckedStudy, history: History, ledger: Ledger) -> StepsAgenda:
-        refusal = found.refusal
-        return StepsAgenda(found.study, history, ledger, lambda: sampler_of(found), refusal, asks=self)
+        return StepsAgenda(found.study, history, ledger, lambda: sampler_of(found), found.refusal, asks=self)
 
     def called(self, trial: Trial) -> str:
         keys = [point_key(point) for point in self.points]
         return f"step {keys.index(trial.key) + 1}" if trial.key in keys else "baseline"
 
-    def progress(self, study: Study, history: History) -> Progress:
-        return progress_of_given(study, history)
+    def sides(self, study: Study, history: History, verdict: StepsVerdict | None) -> tuple[Reference, Candidate | None]:
+        if pair := judged_pair(study, history, verdict, "the setting", "best"):
+            return Reference(self.reference, study.baseline, pair[0]), pair[1]
+        value = scores.mean_value(study, history, Stage.BASELINE, Stage.SENTINEL)
+        return Reference(self.reference, study.baseline, value), None
+
+    def facts(self, study: Study, history: History, verdict: StepsVerdict | None, answer: Answer) -> dict[str, Any]:
+        best = GivenSettings.facts(self, study, history, verdict, answer)
+        return best if verdict is None else {**best, "steps": list(verdict.details().get("steps", ()))}
 
     def answer(self, study: Study, history: History) -> Answer:
-        verdict = self.found(history)
-        base, candidate = self._pair(study, history, verdict)
-        facts: dict[str, Any] = {"best": None if candidate is None else candidate.as_json(study.goal.metric)}
-        if verdict is not None:
-            facts["steps"] = list(verdict.details().get("steps", ()))
-        reference = Reference(self.reference, study.baseline, base)
-        use = Use.CANDIDATE if candidate is not None and candidate.confirmed else Use.NEITHER
-        answer = answer_of(self.kind, history.verdict, reference, candidate, facts, use)
-        if verdict is None or verdict.conclusion == Conclusion.CONFIRMED:
-            return answer
-        if verdict.conclusion == Conclusion.KEEP_BASELINE:
-            why = "the setting is worse than the baseline; keep the baseline"
-            return replace(answer, use=Use.REFERENCE, shown=Standing.WORSE, why=why)
-        undecided = verdict.conclusion == Conclusion.UNCONFIRMED
-        return replace(answer, shown=Standing.UNDECIDED if undecided else Standing.NOT_BETTER, why=answer.headline)
-
-    def _pair(
-        self, study: Study, history: History, verdict: StepsVerdict | None
-    ) -> tuple[float | None, Candidate | None]:
-        judged = None if verdict is None else verdict.spoken_of
-        if verdict is not None and judged is not None:
-            won = verdict.conclusion == Conclusion.CONFIRMED
-            if pair := judged_pair(study, history, judged, "the setting", won, "best"):
-                return pair
-        score = scores.baseline_score(study, history)
-        return None if score is None else study.goal.score(score), None
+        answer = GivenSettings.answer(self, study, history)
+        return replace(answer, use=Use.REFERENCE) if answer.worse else answer
 
     def exhibits(self, study: Study, history: History) -> Exhibits:
-        called = self.groups(history)
-        if history.verdict is None:
+        called, verdict = self.groups(history), self.found(history)
+        if verdict is None:
             return Exhibits(groups=called)
-        verdict = self.verdict_from(history.verdict)
         return Exhibits(
             tables=(_steps_table(verdict, study.goal.metric),) if verdict.steps else (),
             comparisons_title="Each setting on the way against the baseline, in fresh interleaved runs",
@@ -324,15 +203,91 @@ class StepsAgenda(SearchAgenda):
     asks: StepsQuestion = field(kw_only=True)
 
     def verdict(self) -> StepsVerdict:
-        study, history = self.study, self.history
-        failed = disqualified(study, history)
-        blocks = confirmation.blocks_so_far(study, history)
+        """Steps that failed are left out; what they changed is part of the next step's change."""
+        study, failed = self.study, disqualified(self.study, self.history)
+        blocks = confirmation.blocks_so_far(study, self.history)
         if not blocks:
             text = "the steps were not compared: none passed, or the budget left no room for their blocks"
             return StepsVerdict(Conclusion.UNCONFIRMED, text, disqualified=failed)
-        return _judged_steps(
-            study, blocks, self.asks.points, self.asks.names, self.asks.simpler, failed, history.protocol
+        blocks = [levelled(block, "ratio" if all_positive(blocks) else "difference") for block in blocks]
+        ran = {key for block in blocks for key in block.candidates}
+        steps = zip(self.asks.names, self.asks.points, strict=True)
+        way = [(name, point) for name, point in steps if point_key(point) in ran]
+        against_base = self._judged(blocks, study.confirm.level)
+        gains = self._gains(blocks, way)
+        compared = tuple(against_base.values())
+        last = None if not way else against_base.get(point_key(way[-1][1]))
+        if last is None or last.verdict is Verdict.TOO_FEW_BLOCKS:
+            text = "too few blocks to say what each change gained"
+            return StepsVerdict(Conclusion.UNCONFIRMED, text, None, compared, failed)
+        if last.verdict is not Verdict.BETTER:
+            worse = last.verdict is Verdict.WORSE
+            conclusion = Conclusion.KEEP_BASELINE if worse else Conclusion.NO_DIFFERENCE
+            text = f"the setting is not shown to be better than the baseline: {last}"
+            return StepsVerdict(conclusion, text, None, compared, failed, steps=gains)
+        simpler = self.asks.simpler
+        others = [point for _, point in way[:-1]] + ([simpler] if simpler and point_key(simpler) in ran else [])
+        chosen, why = self._simplest(blocks, way[-1][1], others, against_base)
+        text = f"{last}; gain by change: {', '.join(map(str, gains))}"
+        return StepsVerdict(Conclusion.CONFIRMED, text, chosen, compared, failed, steps=gains, simpler=why)
+
+    def _judged(self, blocks: Sequence[Block], level: float) -> Mapping[str, Comparison]:
+        return confirm(blocks, level, self.study.goal.direction, protocol=self.history.protocol).comparisons
+
+    def _gains(self, blocks: Sequence[Block], way: Sequence[tuple[str, Point]]) -> tuple[StepGain, ...]:
+        """Each step against the one before, with intervals that hold for all of them together."""
+        found = []
+        before: Point = self.study.baseline
+        level = 1 - (1 - self.study.confirm.level) / max(1, len(way))
+        for name, point in way:
+            judged = self._judged(self._beside(blocks, before, [point]), level)[point_key(point)]
+            ratio = judged.ratio is not None
+            ends = (judged.estimate, judged.low, judged.high) if ratio else (None, None, None)
+            found.append(StepGain(name, changes(before, point), *ends, judged.verdict.value))
+            before = point
+        return tuple(found)
+
+    def _beside(self, blocks: Sequence[Block], reference: Point, others: Sequence[Point]) -> list[Block]:
+        """The same blocks with another setting as the one that others are held against."""
+        base, key = point_key(self.study.baseline), point_key(reference)
+        keys = [point_key(point) for point in others]
+        return [
+            Block(
+                block.number,
+                block.nodes,
+                block.baseline if key == base else block.candidates.get(key, ()),
+                {other: block.candidates.get(other, ()) for other in keys},
+            )
+            for block in blocks
+        ]
+
+    def _simplest(
+        self, blocks: Sequence[Block], setting: Point, others: Sequence[Point], against_base: Mapping[str, Comparison]
+    ) -> tuple[Point, str]:
+        """The setting to use, and why it is not the one at the end of the way."""
+        own = _changed(self.study, setting)
+        fewer = [point for point in others if _changed(self.study, point) < own]
+        if not fewer:
+            return setting, ""
+        beside = self._judged(self._beside(blocks, setting, fewer), self.study.confirm.level)
+        as_good = [
+            (_changed(self.study, point), point)
+            for point in fewer
+            if (low := beside[point_key(point)].low) is not None
+            and beside[point_key(point)].scale == "ratio"
+            and low >= 1 - _SIMPLER_WITHIN
+            and against_base[point_key(point)].verdict is Verdict.BETTER
+        ]
+        if not as_good:
+            return setting, ""
+        number, point = min(as_good, key=lambda found: found[0])
+        judged = beside[point_key(point)]
+        assert judged.low is not None and judged.high is not None
+        interval = percent_range(judged.low - 1, judged.high - 1)
+        why = (
+            f"a simpler setting is preferred: {count(number, 'change')} instead of {own}, within {_SIMPLER_WITHIN:.0%}"
         )
+        return point, f"{why} of the other ({interval}); without {changes(point, setting)}"
 
 
 def steps_question(
@@ -356,15 +311,10 @@ def steps_question(
     wanted = [
         _Part((group,), part, merged=len(part) > 1)
         for group, knobs in groups.items()
-        if knobs
-        for part in _parts(knobs, each)
+        for part in ([(knob,) for knob in knobs] if each else [tuple(knobs)] if knobs else [])
     ]
     points, names, together = _legal_steps(found, setting, wanted)
     return StepsQuestion(points, names, _simpler(found, setting, matters, points), blocks, together)
-
-
-def _parts(knobs: Sequence[str], each: bool) -> list[tuple[str, ...]]:
-    return [(knob,) for knob in knobs] if each else [tuple(knobs)]
 
 
 def _moved(baseline: Point, setting: Point, knob: str) -> bool:
