@@ -15,7 +15,7 @@ from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import HALF_PX, SMALL_PX, WIDE_PX, draw, legend, table_of
-from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, HeatFigure, IntervalFigure, PlotFigure
+from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, IntervalFigure, PlotFigure
 from ridgeline.report.parts import (
     AnswerCard,
     Bullets,
@@ -67,7 +67,7 @@ def _fits_half(part: Part) -> bool:
         return len(rows) <= 16 and sum(max(map(len, column)) + 3 for column in zip(*rows, strict=False)) <= 70
     if isinstance(part, PlotFigure):
         return 0 < len(part.x.ticks) <= _FEW_PLACES and not part.spans
-    return isinstance(part, IntervalFigure | BarFigure | HeatFigure)
+    return isinstance(part, IntervalFigure | BarFigure)
 
 
 def _untitled(part: Part) -> Part:

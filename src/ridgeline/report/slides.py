@@ -19,17 +19,10 @@ from ridgeline.records.space import Discrete, Knob
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import draw, legend
-from ridgeline.report.figures.failures import failure_counts, failure_table
+from ridgeline.report.figures.failures import failure_table
 from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_pair
-from ridgeline.report.figures.shapes import (
-    BarFigure,
-    Figure,
-    HeatFigure,
-    IntervalFigure,
-    ParallelFigure,
-    PlotFigure,
-)  # fmt: skip
+from ridgeline.report.figures.shapes import Figure, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import kind_shown, varied_knobs
 from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
@@ -52,7 +45,6 @@ from ridgeline.stats.wording import count, ratio_text
 from ridgeline.study.history import History
 from ridgeline.workloads.base import terms_of
 
-_FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
 _WHOLE_PX, _HALF_PX = 860.0, 460.0  # less than their place on a slide, which makes their text larger
 _MOST_ROWS, _MOST_LINES, _LONGEST_LINE = 9, 6, 230
 _MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is written as a script
@@ -196,7 +188,7 @@ def _kind(found: Findings) -> Slide | None:
     if shows.searches or shows.two or steps_measured(found) is not None:
         return None
     parts = [*kind_parts(found)]
-    figures = [part for part in parts if isinstance(part, _FIGURES)][:2]
+    figures = [part for part in parts if isinstance(part, Figure)][:2]
     shown = figures or [_short(part) for part in parts if isinstance(part, TextTable)][:1]
     return Slide("kind", _cut(answer_card(found).lead, 150), tuple(shown[:1]), tuple(shown[1:])) if shown else None
 
@@ -290,16 +282,12 @@ def _rules(found: Findings) -> Slide | None:
 
 
 def _failures(found: Findings) -> Slide | None:
-    study, history = found.study, found.history
-    counts = failure_counts(history)
-    if not counts or any(isinstance(part, PlotFigure) and part.strip for part in kind_parts(found)):
+    table = failure_table(found.study, found.history)
+    if table is None or any(isinstance(part, PlotFigure) and part.strip for part in kind_parts(found)):
         return None  # its own figure shows each of them
-    failed = sum(n for _, n, _ in counts)
-    named = [(Kind(kind).text, n) for kind, n, _ in counts[:4]]
-    kinds = ", ".join(f"{n} {kind}" for kind, n in named) if len(named) > 1 else named[0][0]
-    title = f"{failed} of {count(len(history.runs), 'run')} did not pass: {kinds}"
-    table = failure_table(study, history)
-    assert table is not None
+    failed = sum(int(n) for _, n, _ in table.rows)
+    kinds = ", ".join(f"{n} {kind}" for kind, n, _ in table.rows[:4]) if len(table.rows) > 1 else table.rows[0][0]
+    title = f"{failed} of {count(len(found.history.runs), 'run')} did not pass: {kinds}"
     rows = tuple((kind, n, _cut(story, 170)) for kind, n, story in table.rows)
     return Slide("failures", title, (replace(table, title="", rows=rows[:5], notes=(*table.notes, *_more(rows, 5))),))
 
@@ -431,7 +419,7 @@ def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) ->
     slide, half = shown[at], bool(shown[at].right)
     tag = "h1" if at == 0 else "h2"
     sides = "".join(
-        f"<div class={'drawn' if isinstance(parts[0], _FIGURES) else 'written'}>"
+        f"<div class={'drawn' if isinstance(parts[0], Figure) else 'written'}>"
         f"{''.join(piece for part in parts for piece in _part_html(part, folders, half))}</div>"
         for parts in (slide.left, slide.right)
         if parts
@@ -450,7 +438,7 @@ def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) ->
 
 
 def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
-    if isinstance(part, _FIGURES):
+    if isinstance(part, Figure):
         yield _figure_html(part, half)
     else:
         yield from part_html(part, folders)
