@@ -86,15 +86,11 @@ def _question(found: Findings) -> Slide:
     card = replace(answer_card(found), command="", command_note="", notes=(), figure=None)
     notes = (*(page_sentence(note, found) for note in found.notes), *stopped_texts(found))
     said = tuple(Paragraph(_cut(note), "note") for note in notes[:2])
-    limits = tuple(Paragraph(line, "sub") for line in (_limits(study),) if line)
-    return Slide("question", _cut(study.question or study.name, 160), (*said, card, *limits))
-
-
-def _limits(study: Study) -> str:
-    """What had to hold, which is part of the answer."""
+    # what had to hold is part of the answer
     limits = (f"{limit.called} at most {limit.most:g} {limit.unit}" for limit in terms_of(study).limits)
     held = [*limits, *map(str, study.guards)]
-    return _cut(f"Limits: {'; '.join(held[:4])}{_and_more(held, 4)}") if held else ""
+    below = [Paragraph(_cut(f"Limits: {'; '.join(held[:4])}{_and_more(held, 4)}"), "sub")] if held else []
+    return Slide("question", _cut(study.question or study.name, 160), (*said, card, *below))
 
 
 def _method(found: Findings) -> Slide:
@@ -154,7 +150,11 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     if searched and kind_shown(answer).searches:
         size = math.prod(knob.count or 0 for knob in study.space.knobs)
         of = f" of {size:,} combinations" if size else ""
-        yield _baseline_first(history)
+        stages = Counter(history.trials[run.trial].stage for run in history.runs.values())
+        again = count(stages[Stage.SENTINEL], "time")
+        drift = f", and again {again} during the search: a machine that drifts is seen"
+        first = f"The baseline was measured first, in {count(stages[Stage.BASELINE], 'run')}"
+        yield f"{first}{drift if stages[Stage.SENTINEL] else ''}"
         learned = ", each chosen by what the ones before had shown" if study.search.sampler in _LEARNING else ""
         yield f"The search ran {count(searched, 'trial')}{of}{learned}"
     if how := kind_shown(answer).how:
@@ -171,14 +171,6 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     yield _cut(f"{(origin_text(study, history) or 'nothing measured yet').capitalize()}{where}, site {study.site.name}")
     if gpus:
         yield _cut(f"GPUs: {', '.join(gpus)}")
-
-
-def _baseline_first(history: History) -> str:
-    stages = Counter(history.trials[run.trial].stage for run in history.runs.values())
-    first = f"The baseline was measured first, in {count(stages[Stage.BASELINE], 'run')}"
-    again = stages[Stage.SENTINEL]
-    drift = f", and again {count(again, 'time')} during the search: a machine that drifts is seen" if again else ""
-    return f"{first}{drift}"
 
 
 def _kind(found: Findings) -> Slide | None:
@@ -297,11 +289,9 @@ def _next(found: Findings) -> Slide | None:
     lines = insights(found.study, found.history, found.answer, gain=False)
     notes = (page_sentence(n, found) for n in found.exhibits.notes if not n.startswith("search ended:"))
     also = [*(line for line in lines if not line.startswith("the confirmation ran")), *notes]
-    if not said and not also:
-        return None
-    seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
     if not said:
-        return Slide("next", "What else the runs show", (_bullets(also),))
+        return Slide("next", "What else the runs show", (_bullets(also),)) if also else None
+    seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
     return Slide("next", "What we would try next", (_bullets(said),), seen)
 
 
@@ -350,13 +340,12 @@ def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
             ends = (min(numbers), max(numbers)) if len(numbers) == len(knob.values) >= _FEWEST_VALUES else ()
         else:
             ends = (knob.low, knob.high)
-        if is_number(value) and value >= terms.enough.get(knob.name, math.inf):
+        if not is_number(value) or value >= terms.enough.get(knob.name, math.inf):
             continue
-        if is_number(value) and value in ends and value != study.baseline.get(knob.name):
+        if value in ends and value != study.baseline.get(knob.name):
             found.append(f"{knob.name} {value}")
-    if not found:
-        return []
-    return [f"At an end of what the study allows: {', '.join(found)}. Allow values beyond, where the machine can"]
+    told = f"At an end of what the study allows: {', '.join(found)}. Allow values beyond, where the machine can"
+    return [told] if found else []
 
 
 def _use(found: Findings) -> Slide | None:
@@ -420,7 +409,7 @@ def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) ->
     tag = "h1" if at == 0 else "h2"
     sides = "".join(
         f"<div class={'drawn' if isinstance(parts[0], Figure) else 'written'}>"
-        f"{''.join(piece for part in parts for piece in _part_html(part, folders, half))}</div>"
+        f"{''.join(_part_html(part, folders, half) for part in parts)}</div>"
         for parts in (slide.left, slide.right)
         if parts
     )
@@ -437,16 +426,11 @@ def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) ->
     )
 
 
-def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
-    if isinstance(part, Figure):
-        yield _figure_html(part, half)
-    else:
-        yield from part_html(part, folders)
-
-
-def _figure_html(figure: Figure, half: bool) -> str:
-    """From the top of its place downwards. One that is alone has its name in the slide's title."""
-    title = f"<h3>{escape(figure.title)}</h3>" if figure.title and half else ""
-    said = f"<figcaption>{escape(_cut(figure.says))}</figcaption>" if figure.says else ""
-    drawn = draw(figure, _HALF_PX if half else _WHOLE_PX).replace("<svg ", '<svg preserveAspectRatio="xMinYMin" ', 1)
-    return f"<figure>{title}{said}{legend(figure)}<div class=drawing tabindex=0>{drawn}</div></figure>"
+def _part_html(part: Part, folders: Folders, half: bool) -> str:
+    """A figure from the top of its place downwards. One that is alone has its name in the slide's title."""
+    if not isinstance(part, Figure):
+        return "".join(part_html(part, folders))
+    title = f"<h3>{escape(part.title)}</h3>" if part.title and half else ""
+    said = f"<figcaption>{escape(_cut(part.says))}</figcaption>" if part.says else ""
+    drawn = draw(part, _HALF_PX if half else _WHOLE_PX).replace("<svg ", '<svg preserveAspectRatio="xMinYMin" ', 1)
+    return f"<figure>{title}{said}{legend(part)}<div class=drawing tabindex=0>{drawn}</div></figure>"
