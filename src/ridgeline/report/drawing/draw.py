@@ -21,11 +21,7 @@ from ridgeline.report.figures.shapes import (
 )
 from ridgeline.stats.wording import count, metric_text
 
-_PARALLEL_LEGEND = (
-    ("p0", "worst"),
-    ("p2", "middle"),
-    ("p4", "best"),
-)
+_PARALLEL_LEGEND = (("p0", "worst"), ("p2", "middle"), ("p4", "best"))
 WIDE_PX, HALF_PX, SMALL_PX = 900.0, 460.0, 350.0
 _MOST_TOLD = 6  # rows or series, in words
 
