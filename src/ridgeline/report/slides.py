@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from importlib.resources import files
 from shlex import quote
 
 from ridgeline.records.answer import OVER_LIMIT, Answer
@@ -27,7 +26,7 @@ from ridgeline.report.figures.values import kind_shown, varied_knobs
 from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, place_text
-from ridgeline.report.page import style
+from ridgeline.report.page import asset
 from ridgeline.report.parts import Bullets, CodeText, Paragraph, Part
 from ridgeline.report.sections import (
     NOT_WORKED_OUT,
@@ -395,13 +394,13 @@ def deck(found: Findings) -> Iterator[bytes]:
     yield (
         f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(name)}: slides</title>"
         "<meta name=viewport content='width=device-width,initial-scale=1'>"
-        f"<style>{style()}\n@page{{size:13.3333in 7.5in;margin:0}}</style></head><body class=slides><main>\n"
+        f"<style>{asset('ridgeline.css')}\n@page{{size:13.3333in 7.5in;margin:0}}</style></head>"
+        "<body class=slides><main>\n"
     ).encode(errors="replace")
     folders = Folders(found.history.root, None)
     for at in range(len(shown)):
         yield _slide_html(shown, at, name, folders).encode(errors="replace")
-    keys = files("ridgeline.report").joinpath("assets/slides.js").read_text()
-    yield f"</main>\n<script>{keys}</script></body></html>\n".encode()
+    yield f"</main>\n<script>{asset('slides.js')}</script></body></html>\n".encode()
 
 
 def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) -> str:

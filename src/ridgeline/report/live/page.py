@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.space import Discrete, Knob, Point
@@ -233,7 +234,7 @@ def _index_row(slug: str, now: Snapshot) -> str:
     )
 
 
-def live_html(found: Findings) -> dict[str, str]:
+def live_html(found: Findings) -> dict[str, Any]:
     """Fields of a snapshot that the report draws: the first screen, less the proof and the facts that stand beside it;
     every run so far; what failed; what was compared in blocks, and the tables of this kind of campaign."""
     figure = progress(found.study, found.history, found.answer, found.exhibits.groups)

@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from shlex import quote
 
@@ -29,6 +28,7 @@ from ridgeline.errors import InputError
 from ridgeline.report.live.access import LOOPBACK, SHORTEST_TOKEN, Access, Guarded
 from ridgeline.report.live.page import index_page, index_rows, sections, study_page
 from ridgeline.report.live.snapshot import Folders, Watched
+from ridgeline.report.page import asset
 from ridgeline.report.prometheus import metrics_text
 from ridgeline.study.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
@@ -158,7 +158,7 @@ class Dashboard:
         name = request.path_params["name"]
         if name not in _STATIC:
             raise HTTPException(404)
-        return Response(files("ridgeline.report").joinpath("assets", name).read_bytes(), media_type=_STATIC[name])
+        return Response(asset(name), media_type=_STATIC[name])
 
     async def report(self, request: Request) -> Response:
         folder = await self._folder(request)
