@@ -258,7 +258,6 @@ def _run_table(part: RunRows, rows: Sequence[Row], folders: Folders, key: str) -
     """Columns of numbers, and those that paper has no room for, are styled by their place: a class a cell is half
     the size of a long table."""
     printed = len(part.headings) if part.on_paper is None else part.on_paper
-    # the number of the trial among them
     numbers = (n for n, name in enumerate(part.columns, 1) if any(is_number(row.get(name)) for row in rows[:50]))
     style = ",".join(f"#{key} td:nth-child({at})" for at in numbers)
     right = f"{style}{{text-align:right;font-variant-numeric:tabular-nums}}"
