@@ -45,15 +45,7 @@ from ridgeline.records.observation import Observation
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import DEFAULT_SAMPLER, Study
 from ridgeline.report.drawing.draw import draw, standing_alone
-from ridgeline.report.figures.shapes import (
-    BarFigure,
-    Figure,
-    FigureGroup,
-    HeatFigure,
-    IntervalFigure,
-    ParallelFigure,
-    PlotFigure,
-)
+from ridgeline.report.figures.shapes import Figure, FigureGroup
 from ridgeline.report.html import Folders
 from ridgeline.report.page import whole_page, write_report
 from ridgeline.report.parts import Fold, Part
@@ -204,8 +196,7 @@ def _figures(part: Part) -> list[Figure]:
         return [figure for inner in part.parts for figure in _figures(inner)]
     if isinstance(part, FigureGroup):
         return list(part.figures)
-    drawn = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
-    return [part] if isinstance(part, drawn) else []
+    return [part] if isinstance(part, Figure) else []
 
 
 def open(folder: str | Path) -> StudyResult:

@@ -114,7 +114,7 @@ def test_the_words_that_are_looked_for_first_miss_no_row() -> None:
     for path in SAMPLES.rglob("*"):
         if path.is_file() and path.suffix in (".txt", ".log", ".out", ".err"):
             for line in path.read_text(errors="replace").splitlines():
-                row = next((n for n, r in enumerate(PROGRAM_FAILURES) if r.pattern.search(line[:2000])), None)
+                row = next((r for r in PROGRAM_FAILURES if r.pattern.search(line[:2000])), None)
                 found = failure_in(line[:2000])
                 assert (found[0] if found else None) == row, line
 

@@ -16,7 +16,7 @@ import pytest
 from ridgeline import catalog
 from ridgeline.cli.diagnose import WIDTH, _diagnosis_text, reading_bar
 from ridgeline.diagnose.base import Analyzer, diagnose, opened
-from ridgeline.diagnose.readers.lines import TextFile, _ByteStream
+from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import InputError, RidgelineError
 from tests import command_line
 
@@ -80,8 +80,8 @@ def test_a_gigabyte_on_one_line(tmp_path: Path, opening: str, size: int) -> None
 def test_a_bomb_of_gzip_is_read_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "bomb.gz"
     path.write_bytes(gzip.compress(bytes(40 << 20)))
-    assert max(map(len, _ByteStream(path))) <= 1 << 20
-    assert sum(map(len, _ByteStream(path))) == 40 << 20
+    assert max(map(len, TextFile(path).pieces())) <= 1 << 20
+    assert sum(map(len, TextFile(path).pieces())) == 40 << 20
 
 
 def test_gzip_files_joined_to_one_are_read_to_the_end(tmp_path: Path) -> None:

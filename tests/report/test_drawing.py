@@ -22,8 +22,6 @@ from ridgeline.report.figures.shapes import (
     BarPart,
     BarRow,
     Figure,
-    HeatCell,
-    HeatFigure,
     IntervalFigure,
     IntervalRow,
     ParallelAxis,
@@ -121,9 +119,6 @@ FIGURES: list[Figure] = [
     BarFigure(
         "b", HOSTILE, "", Axis("x", from_zero=True), (BarRow(HOSTILE, (BarPart(HOSTILE, 2.0), BarPart("b", 1.0))),),
     ),
-    HeatFigure(
-        "h", HOSTILE, "", HOSTILE, "y", (HOSTILE, "b"), ("l",), ((HeatCell(1.0, HOSTILE), HeatCell()),)
-    ),
     ParallelFigure(
         "c", HOSTILE, "", (ParallelAxis(HOSTILE, ((0.0, HOSTILE),)), ParallelAxis("g", ((1.0, "x"),))),
         (ParallelLine((0.0, 1.0), 7, HOSTILE, 1.0), ParallelLine((0.5, None), 8, "failed", None, "failed")),
@@ -216,44 +211,6 @@ def test_the_line_of_a_limit_begins_at_its_own_text() -> None:
     text = re.search(r'<text x=(\S+) y=(\S+) text-anchor=end class="tick halo">the edge', drawn)
     assert text is not None and float(text[1]) < edge
     assert begins[edge] < float(text[2]) < begins[production]
-
-
-def test_a_cell_stands_over_its_column_beside_its_line_in_the_shade_of_its_value() -> None:
-    """Rows from the bottom up; shades in five equal parts from the lowest value to the highest."""
-    cells = (
-        (HeatCell(1.0, "1 x"), HeatCell(2.9, "2.9 x"), HeatCell()),
-        (HeatCell(3.1, "3.1 x"), HeatCell(6.0, "6 x"), HeatCell(11.0, "11 x")),
-    )
-    drawn = draw(HeatFigure("h", "t", "s", "batch", "length", ("1", "2", "4"), ("short", "long"), cells), 400)
-    lines, columns, numbers = (
-        {text: (float(x), float(y)) for x, y, text in re.findall(rf"<text x=(\S+) y=(\S+) {kind}>([^<]*)", drawn)}
-        for kind in ("text-anchor=end class=tick", "text-anchor=middle class=tick", r"text-anchor=middle class=in\d")
-    )
-    assert list(columns) == ["1", "2", "4"] and lines["short"][1] > lines["long"][1]
-    places = {"1 x": ("1", "short"), "2.9 x": ("2", "short"), "3.1 x": ("1", "long"), "6 x": ("2", "long")}
-    places["11 x"] = ("4", "long")
-    assert numbers == {text: (columns[column][0], lines[line][1]) for text, (column, line) in places.items()}
-    shades = re.findall(r'class="cell (\w+)"(?:><title>([^<]*))?', drawn)
-    assert [(text, shade) for shade, text in shades] == [
-        ("1 x", "heat0"), ("2.9 x", "heat0"), ("", "empty"), ("3.1 x", "heat1"), ("6 x", "heat2"), ("11 x", "heat4"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("columns", "width"), [(2, 400), (12, 400), (12, 900), (40, 400), (40, 1080)])
-def test_as_many_columns_are_named_as_fit_beside_each_other_the_first_among_them(columns: int, width: int) -> None:
-    names = tuple(str(1000 + n) for n in range(columns))
-    figure = HeatFigure("h", "t", "s", "x", "y", names, ("l",), (tuple(HeatCell(1.0, "") for _ in names),))
-    drawn = draw(figure, width)
-    named = [
-        (text, float(x)) for x, text in re.findall(r"<text x=(\S+) y=\S+ text-anchor=middle class=tick>(\d+)", drawn)
-    ]
-    boxes = [float(x) + float(w) / 2 for x, w in re.findall(r"<rect x=(\S+) y=\S+ width=(\S+)", drawn)]
-    assert [x for _, x in named] == pytest.approx([boxes[int(text) - 1000] for text, _ in named], abs=0.2)
-    steps = {int(b) - int(a) for (a, _), (b, _) in pairwise(named)}
-    assert named[0][0] == "1000" and len(steps) == 1
-    apart = named[1][1] - named[0][1]
-    wanted = 4 * 7.2 + 6  # four bold digits and a space
-    assert apart >= wanted - 0.2 and apart / steps.pop() * (int(named[1][0]) - 1001) < wanted, "and no fewer"
 
 
 def across(drawn: str) -> Callable[[float], float]:

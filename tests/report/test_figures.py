@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -23,12 +24,12 @@ from ridgeline.records.study import Goal, Study, WorkloadChoice
 from ridgeline.records.trial import PredictedRange, Stage, Trial
 from ridgeline.report.drawing.draw import draw
 from ridgeline.report.figures.campaigns import curves, edge_climb, gate_runs
-from ridgeline.report.figures.failures import failure_counts, failure_table
+from ridgeline.report.figures.failures import failure_table
 from ridgeline.report.figures.knobs import parallel, slices
 from ridgeline.report.figures.machine import nodes, predicted, twin_says
-from ridgeline.report.figures.progress import progress, progress_points
+from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_table
-from ridgeline.report.figures.shapes import BASELINE, WINNER, IntervalFigure, PlotFigure
+from ridgeline.report.figures.shapes import BASELINE, BEST, WINNER, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import goal_axis, knob_scale
 from ridgeline.report.measured import guard_table
 from ridgeline.report.sections import Findings, answer_card
@@ -92,7 +93,7 @@ def test_failures_are_in_a_strip_and_never_among_the_values(tmp_path: Path) -> N
     """Also for a time to minimise, where the bottom of the figure is where the winners are."""
     for direction in ("maximize", "minimize"):
         question = a_study(tmp_path, goal=Goal("rate", direction))
-        figure = shown(progress(question, search_with_an_edge(tmp_path)))
+        figure = shown(progress(question, search_with_an_edge(tmp_path), answer(question), {}))
         assert len(figure.strip) == 4
         assert {mark.lane for mark in figure.strip} == {"out of memory"}
         drawn = [p.y for series in figure.series for p in series.points]
@@ -119,21 +120,21 @@ def test_the_runs_of_a_gate_are_drawn_against_its_reference(tmp_path: Path) -> N
     assert figure.bands == (), "these runs are no baseline that others are held against"
 
 
-def test_the_best_so_far_only_gets_better(tmp_path: Path) -> None:
-    best = [p.best for p in progress_points(a_study(tmp_path), search_with_an_edge(tmp_path)) if p.best is not None]
-    assert best == sorted(best)
-    down = a_study(tmp_path, goal=Goal("rate", "minimize"))
-    best = [p.best for p in progress_points(down, search_with_an_edge(tmp_path)) if p.best is not None]
-    assert best == sorted(best, reverse=True)
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_the_best_so_far_only_gets_better(tmp_path: Path, direction: Literal["maximize", "minimize"]) -> None:
+    question = a_study(tmp_path, goal=Goal("rate", direction))
+    figure = shown(progress(question, search_with_an_edge(tmp_path), answer(question), {}))
+    best = [p.y for series in figure.series if series.look == BEST for p in series.points]
+    assert len(best) > 2 and best == sorted(best, reverse=direction == "minimize")
 
 
 def test_a_wide_range_gets_a_log_axis(tmp_path: Path) -> None:
     past = History(tmp_path)
     for value in (1.0, 10.0, 1000.0):
         add(past, {"mem": 1, "kind": "a"}, rate=value)
-    figure = shown(progress(a_study(tmp_path), past))
+    figure = shown(progress(a_study(tmp_path), past, answer(a_study(tmp_path)), {}))
     assert isinstance(figure, PlotFigure) and figure.y.log
-    narrow = shown(progress(a_study(tmp_path), search_with_an_edge(tmp_path)))
+    narrow = shown(progress(a_study(tmp_path), search_with_an_edge(tmp_path), answer(a_study(tmp_path)), {}))
     assert isinstance(narrow, PlotFigure) and not narrow.y.log
 
 
@@ -166,11 +167,11 @@ def test_a_machine_that_changed_is_shaded_from_then_on(tmp_path: Path) -> None:
     for at in range(24):
         stage = Stage.SENTINEL if at else Stage.BASELINE
         add(past, {"mem": 0, "kind": "a"}, stage, rate=(100.0 if at < 12 else 80.0) * (1 + 0.002 * (at % 3)))
-    figure = shown(progress(question, past))
+    figure = shown(progress(question, past, answer(question), {}))
     (span,) = figure.spans
     assert (span.look, span.start, span.end) == ("drift", 13, 24)
     assert "20" in figure.notes[0] and "slower" in figure.notes[0]
-    assert not shown(progress(question, search_with_an_edge(tmp_path))).notes
+    assert not shown(progress(question, search_with_an_edge(tmp_path), answer(question), {})).notes
 
 
 def failed(question: Study, past: History) -> tuple[str, ...]:
@@ -228,7 +229,9 @@ def test_one_kind_of_failure_has_its_place_and_another_none(tmp_path: Path) -> N
 
 
 def test_failures_are_counted_with_the_first_story(tmp_path: Path) -> None:
-    assert failure_counts(search_with_an_edge(tmp_path)) == [("oom-run", 4, "#17: out of memory while running; why")]
+    table = failure_table(a_study(tmp_path), search_with_an_edge(tmp_path))
+    assert table is not None
+    assert table.rows == (("out of memory while running", "4", "#17: out of memory while running; why"),)
 
 
 def test_slices_and_parallel_show_every_setting(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ridgeline.records.space import Point
 from ridgeline.records.study import Goal
 from ridgeline.records.trial import Stage
 from ridgeline.report.figures.campaigns import _fitted, edge_climb, gate_runs
-from ridgeline.report.figures.progress import progress, progress_points
+from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.values import counted_axis, goal_axis, judged_runs, knob_scale, needs_log
 from ridgeline.report.parts import FactTiles
 from ridgeline.report.studies import StudySeen, compare_studies, project_sections
@@ -88,13 +88,11 @@ def test_csv_and_json_hold_every_column_and_every_row(tmp_path: Path) -> None:
 )
 def test_progress_holds_every_run_in_order(tmp_path: Path, direction: Any, best: list[float]) -> None:
     study = a_study(tmp_path, goal=Goal("rate", direction))
-    points = progress_points(study, searched(tmp_path), answered())
-    assert [p.run for p in points] == [1, 2, 3, 4, 5, 6]
-    assert [p.best for p in points] == [None, *best]
-    assert [p.value for p in points] == [10.0, 18.0, None, 12.0, 10.0, 20.0]
-    assert [p.group for p in points] == ["baseline", "search", "search", "search", "baseline", "winner"]
-    figure = progress(study, searched(tmp_path), answered())
+    figure = progress(study, searched(tmp_path), answered(), {})
     assert figure is not None
+    drawn = {one.look: [(p.x, p.y) for p in one.points] for one in figure.series if one.look != "best"}
+    baseline, search = [(1, 10.0), (5, 10.0)], [(2, 18.0), (4, 12.0)]
+    assert drawn == {"baseline": baseline, "search": search, "winner": [(6, 20.0)]}
     assert sum(len(one.points) for one in figure.series if one.look != "best") == 5
     assert [mark.x for mark in figure.strip] == [3.0]
     assert [(band.low, band.high) for band in figure.bands] == [(10.0, 10.0)]
@@ -108,8 +106,10 @@ def test_short_runs_and_warm_ups_are_not_shown(tmp_path: Path) -> None:
     add(past, C, Stage.SHORT, rate=99.0)
     add(past, C, Stage.WARM_UP, rate=99.0)
     add(past, C, rate=11.0)
-    points = progress_points(a_study(tmp_path), past, answered())
-    assert [p.run for p in points] == [1, 2, 3, 4, 5, 6, 9] and points[-1].place == 7
+    figure = progress(a_study(tmp_path), past, answered(), {})
+    assert figure is not None
+    assert sum(len(one.points) for one in figure.series if one.look != "best") + len(figure.strip) == 7
+    assert max(p.x for one in figure.series for p in one.points) == 7
     assert len(rows(past)) == 9, "the table has them all"
 
 

@@ -233,7 +233,7 @@ def test_a_slide_that_fails_says_so_and_the_others_stand(monkeypatch: pytest.Mon
     def broken(*_: object) -> None:
         raise ZeroDivisionError("nothing to divide by")
 
-    monkeypatch.setattr("ridgeline.report.slides.failure_counts", broken)
+    monkeypatch.setattr("ridgeline.report.slides.failure_table", broken)
     found = made(H200 / "deepseek-v2-lite")
     assert found["failures"] == "A slide is missing"
     assert {"question", "proof", "use"} <= found.keys()

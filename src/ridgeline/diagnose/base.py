@@ -13,6 +13,7 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -270,13 +271,9 @@ def _ends(lines: Iterable[str]) -> Iterator[str]:
     if isinstance(lines, TextFile):
         yield from lines.ends(_HEAD_LINES, _TAIL_LINES)
         return
-    tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    for number, line in enumerate(lines):
-        if number < _HEAD_LINES:
-            yield line
-        else:
-            tail.append(line[:_MARK_CHARS])
-    yield from tail
+    rest = iter(lines)
+    yield from islice(rest, _HEAD_LINES)
+    yield from deque(rest, maxlen=_TAIL_LINES)
 
 
 def _excerpt(text: str, about: str) -> str:

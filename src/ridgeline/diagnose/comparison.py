@@ -105,13 +105,9 @@ def _flat(settings: Mapping[str, object], before: str = "") -> Iterator[tuple[st
 
 
 def _findings(first: Sequence[Finding], second: Sequence[Finding]) -> tuple[FindingChange, ...]:
-    one, other = ({_key(f): f for f in findings} for findings in (first, second))
+    one, other = ({f.key or _NUMBERS.sub("#", f.claim): f for f in findings} for findings in (first, second))
     changes = [FindingChange(one.get(key), other.get(key)) for key in dict.fromkeys((*other, *one))]
     return tuple(sorted(changes, key=lambda c: (c.first is not None, c.second is not None)))
-
-
-def _key(finding: Finding) -> str:
-    return finding.key or _NUMBERS.sub("#", finding.claim)
 
 
 def _plain(value: object) -> object:

@@ -16,7 +16,7 @@ from ridgeline.diagnose.base import Analyzer, Quote, RawFinding, cited, rereadab
 from ridgeline.diagnose.readers.batch_text import BatchFooter, read_batch_footer, read_bindings
 from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES, ProgramFailure, failure_in
 from ridgeline.diagnose.readers.lines import plain
-from ridgeline.records.finding import Finding, Severity
+from ridgeline.records.finding import Finding
 from ridgeline.records.outcome import filled
 
 _SEARCHED_CHARS = 4096
@@ -26,7 +26,6 @@ _AFTER_THE_END = 40  # lines that tracebacks, launchers and batch systems may st
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    rank: int
     row: ProgramFailure
     match: re.Match[str]
     line: int
@@ -40,10 +39,11 @@ def _analyzer(outside: bool) -> Callable[[str, Iterable[str]], list[Finding]]:
         for total, raw in enumerate(lines, 1):
             text = plain(raw[:_SEARCHED_CHARS])
             if (shown := failure_in(text)) is not None:
-                found = _Seen(shown[0], PROGRAM_FAILURES[shown[0]], shown[1], total, text)
-                known = seen.get(found.row.name)
-                if known is None or found.row.last or _says_more(found, known):
-                    seen[found.row.name] = found
+                row, match = shown
+                known = seen.get(row.name)
+                says_more = known is not None and match.groupdict() and not known.match.groupdict()
+                if known is None or row.last or says_more:
+                    seen[row.name] = _Seen(row, match, total, text)
         causes = [found for found in _causes(list(seen.values())) if found.row.outside is outside]
         return cited(source, {found.line: found.text for found in causes}, [_claimed(found, total) for found in causes])
 
@@ -58,17 +58,13 @@ class _Rows:
 
     def search(self, text: str) -> re.Match[str] | None:
         shown = failure_in(text)
-        return shown[1] if shown is not None and PROGRAM_FAILURES[shown[0]].outside is self.outside else None
-
-
-def _says_more(found: _Seen, known: _Seen) -> bool:
-    return bool(found.match.groupdict()) and not known.match.groupdict()
+        return shown[1] if shown is not None and shown[0].outside is self.outside else None
 
 
 def _causes(seen: list[_Seen]) -> list[_Seen]:
     """What says what failed; where nothing near it does, the line that says most of those that only say that."""
     causes = [found for found in seen if not found.row.echo]
-    echoes = sorted((found for found in seen if found.row.echo), key=lambda found: found.rank)
+    echoes = sorted((found for found in seen if found.row.echo), key=lambda found: PROGRAM_FAILURES.index(found.row))
     left = [echo for echo in echoes if all(abs(echo.line - cause.line) > _NEAR for cause in causes)]
     return [*causes, *left[:1]]
 
@@ -79,11 +75,14 @@ def _claimed(found: _Seen, total: int) -> RawFinding:
     advice = f"{remedy[0].upper()}{remedy[1:]}."
     if went_on:
         advice += f" The log continues for {total - found.line} lines: the program may have recovered."
-    about = found.match[0][:40]
-    claim = filled(found.row.reason, found.match)
-    severity: Severity = "warning" if went_on else "fault"
-    key, echo = f"run.{found.row.name}", found.row.echo
-    return RawFinding(claim, (Quote(found.line, about),), advice, severity, key=key, echo=echo)
+    return RawFinding(
+        filled(found.row.reason, found.match),
+        (Quote(found.line, found.match[0][:40]),),
+        advice,
+        "warning" if went_on else "fault",
+        key=f"run.{found.row.name}",
+        echo=found.row.echo,
+    )
 
 
 OUTSIDE = Analyzer(

@@ -107,12 +107,7 @@ def _change_parts(gates: Sequence[PastGate], found: Sequence[Jump]) -> tuple[Par
     if not found:
         return (Paragraph("None that these gates show.", "sub"),)
     rows = tuple(
-        (
-            _name(gates[jump.at]),
-            _name(gates[jump.at + 1]),
-            percent(jump.change),
-            percent_range(jump.low, jump.high),
-        )
+        (*map(_name, gates[jump.at : jump.at + 2]), percent(jump.change), percent_range(jump.low, jump.high))
         for jump in found
     )
     says = (

@@ -15,7 +15,7 @@ from ridgeline.records.expression import is_number
 from ridgeline.records.outcome import Kind
 from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import HALF_PX, SMALL_PX, WIDE_PX, draw, legend, table_of
-from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, HeatFigure, IntervalFigure, PlotFigure
+from ridgeline.report.figures.shapes import BarFigure, Figure, FigureGroup, IntervalFigure, PlotFigure
 from ridgeline.report.parts import (
     AnswerCard,
     Bullets,
@@ -67,7 +67,7 @@ def _fits_half(part: Part) -> bool:
         return len(rows) <= 16 and sum(max(map(len, column)) + 3 for column in zip(*rows, strict=False)) <= 70
     if isinstance(part, PlotFigure):
         return 0 < len(part.x.ticks) <= _FEW_PLACES and not part.spans
-    return isinstance(part, IntervalFigure | BarFigure | HeatFigure)
+    return isinstance(part, IntervalFigure | BarFigure)
 
 
 def _untitled(part: Part) -> Part:
@@ -258,9 +258,9 @@ def _run_table(part: RunRows, rows: Sequence[Row], folders: Folders, key: str) -
     """Columns of numbers, and those that paper has no room for, are styled by their place: a class a cell is half
     the size of a long table."""
     printed = len(part.headings) if part.on_paper is None else part.on_paper
-    numbers = [at for at, name in enumerate(part.columns, 1) if _is_numeric(name, rows)]
-    style = "".join(f"#{key} td:nth-child({at})," for at in numbers)
-    right = f"{style[:-1]}{{text-align:right;font-variant-numeric:tabular-nums}}" if numbers else ""
+    numbers = (n for n, name in enumerate(part.columns, 1) if any(is_number(row.get(name)) for row in rows[:50]))
+    style = ",".join(f"#{key} td:nth-child({at})" for at in numbers)
+    right = f"{style}{{text-align:right;font-variant-numeric:tabular-nums}}"
     paper = f"@media print{{#{key} th:nth-child(n+{printed + 1}),#{key} td:nth-child(n+{printed + 1}){{display:none}}}}"
     head = "".join(f"<th scope=col>{_e(name)}" for name in part.headings)
     body = "".join(_run(part, row, folders) for row in rows)
@@ -269,10 +269,6 @@ def _run_table(part: RunRows, rows: Sequence[Row], folders: Folders, key: str) -
         f"<style>{right}{paper}</style><div class='scroll runs' tabindex=0 role=region aria-label='runs'>"
         f"<table class=sortable id={key}>{table}</table></div>"
     )
-
-
-def _is_numeric(name: str, rows: Sequence[Row]) -> bool:
-    return name == "trial" or any(is_number(row.get(name)) for row in rows[:50])
 
 
 def _run(part: RunRows, row: Row, folders: Folders) -> str:

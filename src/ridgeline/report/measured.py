@@ -59,11 +59,11 @@ def measured(study: Study, history: History, answer: Answer) -> Iterator[Part]:
         yield Paragraph(line, "note")
     check = f"{place_text(history)}, `ridgeline study verify {folder_text(history)}` checks every number of this page"
     yield Paragraph(f"{check} against the runs' own files.", "sub")
-    for label, path in _scripts(study, history, answer):
-        if text := _text(path):
-            yield Fold(
-                f"The script of {label}: {path.parent.name}/run.sh", (CodeText(text, copy=True),), on_paper=False
-            )
+    for label, runs in settings_shown(study, history, answer):
+        path = next((path for run in reversed(runs) if (path := run.folder / "run.sh").is_file()), None)
+        if path is not None and (text := _text(path)):
+            title = f"The script of {label}: {path.parent.name}/run.sh"
+            yield Fold(title, (CodeText(text, copy=True),), on_paper=False)
     if text := _text(history.root / STUDY):
         yield Fold("The study file", (CodeText(text, copy=True),))
 
@@ -88,8 +88,8 @@ def _facts(study: Study, history: History) -> Iterator[tuple[str, str]]:
         yield name.replace("_", " "), ", ".join(sorted(values))
     started = [run.ending.started_s for run in history.runs.values() if run.ending.started_s > 0]
     if started:
-        ends = max(run.ending.ended_s for run in history.runs.values())
-        yield "when (UTC)", f"{_when(min(started))} to {_when(ends)}"
+        ends = (min(started), max(run.ending.ended_s for run in history.runs.values()))
+        yield "when (UTC)", " to ".join(time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds)) for seconds in ends)
     yield "workload", study.workload.kind
     yield "site", f"{study.site.name} ({study.site.batch})"
     confirm = study.confirm
@@ -107,17 +107,6 @@ def versions(history: History) -> dict[str, set[str]]:
     return found
 
 
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(seconds))
-
-
-def _scripts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str, Path]]:
-    for label, runs in settings_shown(study, history, answer):
-        path = next((path for run in reversed(runs) if (path := run.folder / "run.sh").is_file()), None)
-        if path is not None:
-            yield label, path
-
-
 def _text(path: Path) -> str:
     text = text_of(path)
     if len(text) <= _LARGEST_TEXT:
@@ -130,10 +119,10 @@ def guard_table(study: Study, history: History) -> TextTable | None:
     if not study.guards:
         return None
     passed = [(t.number, {**r.texts, **r.metrics}) for t, r in history.ok_runs(*Stage)]
-    broken = [run for run in history.runs.values() if run.outcome is not None and run.outcome.kind is Kind.WRONG]
+    ended = [(f"#{run.trial}", run.outcome) for run in history.runs.values() if run.outcome is not None]
     rows = []
     for guard in study.guards:
-        failing = [f"#{r.trial}" for r in broken if r.outcome is not None and _names(guard, r.outcome.reason)]
+        failing = [name for name, how in ended if how.kind is Kind.WRONG and _names(guard, how.reason)]
         rows.append((str(guard), str(len(passed)), _worst(guard, passed, history.reference), ", ".join(failing) or "–"))
     failed = frozenset(at for at, row in enumerate(rows) if row[3] != "–")
     head = ("guard", "runs that passed", "tightest margin", "runs rejected")

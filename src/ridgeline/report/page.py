@@ -45,23 +45,18 @@ def page(found: Findings, out: Path | None = None) -> Iterator[bytes]:
 def whole_page(name: str, question: str, shown: list[Section], folders: Folders) -> Iterator[bytes]:
     yield (
         f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(name)}</title>"
-        f"<meta name=viewport content='width=device-width,initial-scale=1'><style>{style()}</style></head>"
-        f"<body class=report>\n{contents(shown)}\n"
+        "<meta name=viewport content='width=device-width,initial-scale=1'>"
+        f"<style>{asset('ridgeline.css')}</style></head><body class=report>\n{contents(shown)}\n"
         f"<header><h1>{escape(name)}</h1><p class=question>{escape(question)}</p></header>\n<main>\n"
     ).encode(errors="replace")
     for section in shown:
         yield f"{section_html(section, folders)}\n".encode(errors="replace")
-    yield f"</main>\n<script>{script()}</script></body></html>\n".encode()
+    yield f"</main>\n<script>{asset('page.js')}</script></body></html>\n".encode()
 
 
-def style() -> str:
-    """The one style of all pages; see docs/design.md."""
-    return files("ridgeline.report").joinpath("assets/ridgeline.css").read_text()
-
-
-def script() -> str:
-    """What a page does with scripts: copy, sort, filter, and marks linked to rows. It is complete without."""
-    return files("ridgeline.report").joinpath("assets/page.js").read_text()
+def asset(name: str) -> str:
+    """`ridgeline.css` is the one style of all pages (docs/design.md); they are complete without their scripts."""
+    return files("ridgeline.report").joinpath("assets", name).read_text()
 
 
 def browser_path() -> str:
@@ -93,8 +88,4 @@ def write_pdf(page: Path, out: Path) -> Path:
         if not made.is_file() or not made.stat().st_size:
             said = ended.stderr.strip().splitlines()[-1:] or [f"exit code {ended.returncode}"]
             raise StoreError(f"{browser} did not print the report ({said[0]}); print the HTML report by hand")
-        try:
-            shutil.copyfile(made, out)
-        except OSError as error:
-            raise StoreError(f"{out}: cannot be written ({error.strerror}); name another file with --out") from None
-    return out
+        return write_page(iter((made.read_bytes(),)), out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from ridgeline import catalog
@@ -71,15 +71,11 @@ def sections(found: Findings) -> list[Section]:
             parts = tuple(make())
         except NOT_WORKED_OUT as error:
             parts = (missing_part(key, error),)
-        below = tuple(part for part in parts if part not in _on_first_screen(shown))
+        first_screen = [part.figure for part in shown[0].parts if isinstance(part, AnswerCard)] if shown else []
+        below = tuple(part for part in parts if part not in first_screen)
         if below:
             shown.append(Section(key, title, below))
     return shown
-
-
-def _on_first_screen(shown: Sequence[Section]) -> list[Figure]:
-    cards = (part for section in shown[:1] for part in section.parts if isinstance(part, AnswerCard))
-    return [card.figure for card in cards if card.figure is not None]
 
 
 # what one odd journal line can raise: it must not cost the reader the whole page
@@ -152,7 +148,7 @@ def answer_card(found: Findings) -> AnswerCard:
         return card
     ratio, interval = ratio_range(gain.ratio, gain.low, gain.high)
     goal = MetricText(study.goal.metric, answer.unit, study.goal.direction)
-    so_far = [] if over else [f"#{candidate.trial}: {_changed(study, candidate.point)}"]
+    so_far = [] if over else [f"#{candidate.trial}: {changes(study.baseline, candidate.point) or 'the baseline'}"]
     seen = candidate.value / before if study.goal.direction == "maximize" else before / candidate.value
     if not over and abs(seen / gain.ratio - 1) > _WORTH_A_NOTE:
         so_far.append(
@@ -192,10 +188,6 @@ def _than(answer: Answer, goal: MetricText, candidate: str) -> str:
     return goal.ratio_to("", answer.reference.label).strip()
 
 
-def steps_command(history: History) -> str:
-    return f"ridgeline study steps {folder_text(history)} --each"
-
-
 def page_sentence(text: str, found: Findings) -> str:
     """As a page says it, wherever the study folder lay when it was worked out. Names of the study stay as they are."""
     root = found.history.root
@@ -207,10 +199,6 @@ def page_sentence(text: str, found: Findings) -> str:
 
 
 _COMMAND = re.compile(r": (ridgeline [a-z][^`]*)$")  # at the end of a sentence
-
-
-def _changed(study: Study, point: Point) -> str:
-    return changes(study.baseline, point) or "the baseline"
 
 
 def _moved(study: Study, answer: Answer, point: Point) -> str:
@@ -355,7 +343,7 @@ def gain_by_change(found: Findings) -> Iterator[Part]:
     place = place_text(history)
     ask = f"To measure what each change gains, run this {place[:1].lower()}{place[1:]}:"
     yield Paragraph(f"{text} {ask}")
-    yield CodeText(steps_command(history), copy=True)
+    yield CodeText(f"ridgeline study steps {folder_text(history)} --each", copy=True)
 
 
 def _insights(study: Study, history: History, answer: Answer) -> Iterator[Part]:
@@ -386,17 +374,9 @@ def _known(*parts: Part | None) -> Iterator[Part]:
 def _builds(history: History) -> TextTable | None:
     if not history.builds:
         return None
-    rows = tuple(
-        (
-            b.key,
-            ", ".join(f"{k}={v}" for k, v in b.settings.items()),
-            str(b.outcome),
-            str(b.files_kept),
-            f"{b.duration_s:.1f}",
-        )
-        for b in history.builds.values()
-    )
-    failed = frozenset(at for at, b in enumerate(history.builds.values()) if b.outcome.kind.value != "ok")
+    builds = [(b, ", ".join(f"{k}={v}" for k, v in b.settings.items())) for b in history.builds.values()]
+    rows = tuple((b.key, of, str(b.outcome), str(b.files_kept), f"{b.duration_s:.1f}") for b, of in builds)
+    failed = frozenset(at for at, (b, _) in enumerate(builds) if b.outcome.kind.value != "ok")
     return TextTable("Builds", ("variant", "settings", "outcome", "files kept", "s"), rows, failed)
 
 
@@ -409,5 +389,5 @@ def _of_wings(
 
 
 def _twin(study: Study, history: History) -> Iterator[Part]:
-    yield from (Paragraph(line) for line in twin_says(history))
+    yield from map(Paragraph, twin_says(history))
     yield from _known(predicted(study, history))

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from importlib.resources import files
 from shlex import quote
 
 from ridgeline.records.answer import OVER_LIMIT, Answer
@@ -19,22 +18,15 @@ from ridgeline.records.space import Discrete, Knob
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage
 from ridgeline.report.drawing.draw import draw, legend
-from ridgeline.report.figures.failures import failure_counts, failure_table
+from ridgeline.report.figures.failures import failure_table
 from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import proof, proof_blocks, proof_pair
-from ridgeline.report.figures.shapes import (
-    BarFigure,
-    Figure,
-    HeatFigure,
-    IntervalFigure,
-    ParallelFigure,
-    PlotFigure,
-)  # fmt: skip
+from ridgeline.report.figures.shapes import Figure, IntervalFigure, PlotFigure
 from ridgeline.report.figures.values import kind_shown, varied_knobs
 from ridgeline.report.html import Folders, part_html
 from ridgeline.report.insights import insights
 from ridgeline.report.measured import folder_text, place_text
-from ridgeline.report.page import style
+from ridgeline.report.page import asset
 from ridgeline.report.parts import Bullets, CodeText, Paragraph, Part
 from ridgeline.report.sections import (
     NOT_WORKED_OUT,
@@ -52,7 +44,6 @@ from ridgeline.stats.wording import count, ratio_text
 from ridgeline.study.history import History
 from ridgeline.workloads.base import terms_of
 
-_FIGURES = (PlotFigure, IntervalFigure, BarFigure, HeatFigure, ParallelFigure)
 _WHOLE_PX, _HALF_PX = 860.0, 460.0  # less than their place on a slide, which makes their text larger
 _MOST_ROWS, _MOST_LINES, _LONGEST_LINE = 9, 6, 230
 _MOST_CODE_LINES, _LINE_WIDTH = 15, 100  # of a command; what is longer is written as a script
@@ -94,15 +85,11 @@ def _question(found: Findings) -> Slide:
     card = replace(answer_card(found), command="", command_note="", notes=(), figure=None)
     notes = (*(page_sentence(note, found) for note in found.notes), *stopped_texts(found))
     said = tuple(Paragraph(_cut(note), "note") for note in notes[:2])
-    limits = tuple(Paragraph(line, "sub") for line in (_limits(study),) if line)
-    return Slide("question", _cut(study.question or study.name, 160), (*said, card, *limits))
-
-
-def _limits(study: Study) -> str:
-    """What had to hold, which is part of the answer."""
+    # what had to hold is part of the answer
     limits = (f"{limit.called} at most {limit.most:g} {limit.unit}" for limit in terms_of(study).limits)
     held = [*limits, *map(str, study.guards)]
-    return _cut(f"Limits: {'; '.join(held[:4])}{_and_more(held, 4)}") if held else ""
+    below = [Paragraph(_cut(f"Limits: {'; '.join(held[:4])}{_and_more(held, 4)}"), "sub")] if held else []
+    return Slide("question", _cut(study.question or study.name, 160), (*said, card, *below))
 
 
 def _method(found: Findings) -> Slide:
@@ -162,7 +149,11 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
     if searched and kind_shown(answer).searches:
         size = math.prod(knob.count or 0 for knob in study.space.knobs)
         of = f" of {size:,} combinations" if size else ""
-        yield _baseline_first(history)
+        stages = Counter(history.trials[run.trial].stage for run in history.runs.values())
+        again = count(stages[Stage.SENTINEL], "time")
+        drift = f", and again {again} during the search: a machine that drifts is seen"
+        first = f"The baseline was measured first, in {count(stages[Stage.BASELINE], 'run')}"
+        yield f"{first}{drift if stages[Stage.SENTINEL] else ''}"
         learned = ", each chosen by what the ones before had shown" if study.search.sampler in _LEARNING else ""
         yield f"The search ran {count(searched, 'trial')}{of}{learned}"
     if how := kind_shown(answer).how:
@@ -181,14 +172,6 @@ def _how(study: Study, history: History, answer: Answer) -> Iterator[str]:
         yield _cut(f"GPUs: {', '.join(gpus)}")
 
 
-def _baseline_first(history: History) -> str:
-    stages = Counter(history.trials[run.trial].stage for run in history.runs.values())
-    first = f"The baseline was measured first, in {count(stages[Stage.BASELINE], 'run')}"
-    again = stages[Stage.SENTINEL]
-    drift = f", and again {count(again, 'time')} during the search: a machine that drifts is seen" if again else ""
-    return f"{first}{drift}"
-
-
 def _kind(found: Findings) -> Slide | None:
     """What a campaign of this kind has of its own: a figure, else a table. What differs in a comparison stands with
     how it was measured."""
@@ -196,7 +179,7 @@ def _kind(found: Findings) -> Slide | None:
     if shows.searches or shows.two or steps_measured(found) is not None:
         return None
     parts = [*kind_parts(found)]
-    figures = [part for part in parts if isinstance(part, _FIGURES)][:2]
+    figures = [part for part in parts if isinstance(part, Figure)][:2]
     shown = figures or [_short(part) for part in parts if isinstance(part, TextTable)][:1]
     return Slide("kind", _cut(answer_card(found).lead, 150), tuple(shown[:1]), tuple(shown[1:])) if shown else None
 
@@ -290,16 +273,12 @@ def _rules(found: Findings) -> Slide | None:
 
 
 def _failures(found: Findings) -> Slide | None:
-    study, history = found.study, found.history
-    counts = failure_counts(history)
-    if not counts or any(isinstance(part, PlotFigure) and part.strip for part in kind_parts(found)):
+    table = failure_table(found.study, found.history)
+    if table is None or any(isinstance(part, PlotFigure) and part.strip for part in kind_parts(found)):
         return None  # its own figure shows each of them
-    failed = sum(n for _, n, _ in counts)
-    named = [(Kind(kind).text, n) for kind, n, _ in counts[:4]]
-    kinds = ", ".join(f"{n} {kind}" for kind, n in named) if len(named) > 1 else named[0][0]
-    title = f"{failed} of {count(len(history.runs), 'run')} did not pass: {kinds}"
-    table = failure_table(study, history)
-    assert table is not None
+    failed = sum(int(n) for _, n, _ in table.rows)
+    kinds = ", ".join(f"{n} {kind}" for kind, n, _ in table.rows[:4]) if len(table.rows) > 1 else table.rows[0][0]
+    title = f"{failed} of {count(len(found.history.runs), 'run')} did not pass: {kinds}"
     rows = tuple((kind, n, _cut(story, 170)) for kind, n, story in table.rows)
     return Slide("failures", title, (replace(table, title="", rows=rows[:5], notes=(*table.notes, *_more(rows, 5))),))
 
@@ -309,11 +288,9 @@ def _next(found: Findings) -> Slide | None:
     lines = insights(found.study, found.history, found.answer, gain=False)
     notes = (page_sentence(n, found) for n in found.exhibits.notes if not n.startswith("search ended:"))
     also = [*(line for line in lines if not line.startswith("the confirmation ran")), *notes]
-    if not said and not also:
-        return None
-    seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
     if not said:
-        return Slide("next", "What else the runs show", (_bullets(also),))
+        return Slide("next", "What else the runs show", (_bullets(also),)) if also else None
+    seen = (Paragraph("What else the runs show", "sub"), _bullets(also)) if also else ()
     return Slide("next", "What we would try next", (_bullets(said),), seen)
 
 
@@ -362,13 +339,12 @@ def _ends_of_ranges(study: Study, answer: Answer) -> list[str]:
             ends = (min(numbers), max(numbers)) if len(numbers) == len(knob.values) >= _FEWEST_VALUES else ()
         else:
             ends = (knob.low, knob.high)
-        if is_number(value) and value >= terms.enough.get(knob.name, math.inf):
+        if not is_number(value) or value >= terms.enough.get(knob.name, math.inf):
             continue
-        if is_number(value) and value in ends and value != study.baseline.get(knob.name):
+        if value in ends and value != study.baseline.get(knob.name):
             found.append(f"{knob.name} {value}")
-    if not found:
-        return []
-    return [f"At an end of what the study allows: {', '.join(found)}. Allow values beyond, where the machine can"]
+    told = f"At an end of what the study allows: {', '.join(found)}. Allow values beyond, where the machine can"
+    return [told] if found else []
 
 
 def _use(found: Findings) -> Slide | None:
@@ -418,21 +394,21 @@ def deck(found: Findings) -> Iterator[bytes]:
     yield (
         f"<!doctype html><html lang=en><head><meta charset=utf-8><title>{escape(name)}: slides</title>"
         "<meta name=viewport content='width=device-width,initial-scale=1'>"
-        f"<style>{style()}\n@page{{size:13.3333in 7.5in;margin:0}}</style></head><body class=slides><main>\n"
+        f"<style>{asset('ridgeline.css')}\n@page{{size:13.3333in 7.5in;margin:0}}</style></head>"
+        "<body class=slides><main>\n"
     ).encode(errors="replace")
     folders = Folders(found.history.root, None)
     for at in range(len(shown)):
         yield _slide_html(shown, at, name, folders).encode(errors="replace")
-    keys = files("ridgeline.report").joinpath("assets/slides.js").read_text()
-    yield f"</main>\n<script>{keys}</script></body></html>\n".encode()
+    yield f"</main>\n<script>{asset('slides.js')}</script></body></html>\n".encode()
 
 
 def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) -> str:
     slide, half = shown[at], bool(shown[at].right)
     tag = "h1" if at == 0 else "h2"
     sides = "".join(
-        f"<div class={'drawn' if isinstance(parts[0], _FIGURES) else 'written'}>"
-        f"{''.join(piece for part in parts for piece in _part_html(part, folders, half))}</div>"
+        f"<div class={'drawn' if isinstance(parts[0], Figure) else 'written'}>"
+        f"{''.join(_part_html(part, folders, half) for part in parts)}</div>"
         for parts in (slide.left, slide.right)
         if parts
     )
@@ -449,16 +425,11 @@ def _slide_html(shown: Sequence[Slide], at: int, name: str, folders: Folders) ->
     )
 
 
-def _part_html(part: Part, folders: Folders, half: bool) -> Iterator[str]:
-    if isinstance(part, _FIGURES):
-        yield _figure_html(part, half)
-    else:
-        yield from part_html(part, folders)
-
-
-def _figure_html(figure: Figure, half: bool) -> str:
-    """From the top of its place downwards. One that is alone has its name in the slide's title."""
-    title = f"<h3>{escape(figure.title)}</h3>" if figure.title and half else ""
-    said = f"<figcaption>{escape(_cut(figure.says))}</figcaption>" if figure.says else ""
-    drawn = draw(figure, _HALF_PX if half else _WHOLE_PX).replace("<svg ", '<svg preserveAspectRatio="xMinYMin" ', 1)
-    return f"<figure>{title}{said}{legend(figure)}<div class=drawing tabindex=0>{drawn}</div></figure>"
+def _part_html(part: Part, folders: Folders, half: bool) -> str:
+    """A figure from the top of its place downwards. One that is alone has its name in the slide's title."""
+    if not isinstance(part, Figure):
+        return "".join(part_html(part, folders))
+    title = f"<h3>{escape(part.title)}</h3>" if part.title and half else ""
+    said = f"<figcaption>{escape(_cut(part.says))}</figcaption>" if part.says else ""
+    drawn = draw(part, _HALF_PX if half else _WHOLE_PX).replace("<svg ", '<svg preserveAspectRatio="xMinYMin" ', 1)
+    return f"<figure>{title}{said}{legend(part)}<div class=drawing tabindex=0>{drawn}</div></figure>"

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from ridgeline.errors import InputError
@@ -141,12 +142,7 @@ def _in_both(first: StudySeen, second: StudySeen, level: float) -> Iterator[Sett
         if found is not None:
             point = json.loads(key)
             text = changes(first.study.baseline, point) or f"{first.answer.reference.label} of {first.name}"
-            means = (_mean(mine[key]), _mean(theirs[key]))
-            yield SettingInBoth(text, point, means, found)
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+            yield SettingInBoth(text, point, (fmean(mine[key]), fmean(theirs[key])), found)
 
 
 def _differences(first: StudySeen, second: StudySeen) -> Iterator[tuple[str, str, str]]:
@@ -223,16 +219,12 @@ def _day(one: StudySeen) -> str:
 
 def _headline(studies: Sequence[StudySeen]) -> str:
     """How many found something, and how much; of several the range. What was simulated is counted by itself."""
-    measured = [one for one in studies if how_known(one) == "measured"]
-    simulated = [one for one in studies if how_known(one) == "simulated"]
-    said = [text for text in (_found(measured, "measured"), _found(simulated, "simulated")) if text]
-    return "; ".join(said) or "No study here"
+    known = ((how, [one for one in studies if how_known(one) == how]) for how in ("measured", "simulated"))
+    return "; ".join(_found(of, how) for how, of in known if of) or "No study here"
 
 
 def _found(studies: Sequence[StudySeen], how: str) -> str:
     """'2 of 3 measured studies confirmed a better setting: 1.13x to 1.22x the baseline'."""
-    if not studies:
-        return ""
     of = f"{len(studies)} {how} {'study' if len(studies) == 1 else 'studies'}"
     better = [one for one in studies if one.answer.confirmed and one.answer.candidate is not None]
     gains = [one.answer.candidate.gain for one in better if one.answer.candidate is not None]

@@ -13,7 +13,7 @@ from ridgeline.records.exhibit import Exhibits, TextTable
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.space import Continuous, Discrete, Knob
 from ridgeline.records.study import Goal
-from ridgeline.report.live.page import index_page, live_failures, live_figures, live_progress, study_page
+from ridgeline.report.live.page import index_page, live_html, study_page
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.report.sections import Findings
 from ridgeline.study.history import read_history
@@ -91,8 +91,9 @@ def test_nothing_in_the_figures_becomes_markup(tmp_path: Path) -> None:
     found = Findings(asked, run.history, answer, exhibits)
     number, one = next(iter(run.history.runs.items()))
     run.history.runs[number] = replace(one, outcome=Outcome(Kind.CRASH, HOSTILE))
-    assert HOSTILE in Seen(live_failures(found)).text
-    seen = Seen(live_progress(found) + live_figures(found) + live_failures(found))
+    drawn = live_html(found)
+    assert HOSTILE in Seen(drawn["crashes"]).text
+    seen = Seen(drawn["progress"] + drawn["figures"] + drawn["crashes"])
     assert "img" not in seen.tags
     assert not {name for name in seen.attributes if name.startswith("on")}
     assert seen.text.count(HOSTILE) >= 7

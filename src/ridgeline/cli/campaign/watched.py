@@ -18,7 +18,7 @@ from ridgeline.files import stamp
 from ridgeline.records.space import Knob, Point
 from ridgeline.records.study import Study
 from ridgeline.report import page as report_page
-from ridgeline.report.live.page import live_answer, live_failures, live_figures, live_progress
+from ridgeline.report.live.page import live_html
 from ridgeline.report.live.snapshot import Snapshot, State
 from ridgeline.report.sections import Findings
 from ridgeline.study.folder import STUDY, StudyFolder
@@ -72,13 +72,7 @@ class WatchedStudy:
             now = self.status()
             answer = replace(now.answer, paste=_confirmed_paste(now))
             found = Findings(now.study, now.history, answer, now.exhibits)
-            return replace(
-                snapshot_of(now, time.time(), waiting_instructions(self.path)),
-                answer=live_answer(found),
-                crashes=live_failures(found),
-                progress=live_progress(found),
-                figures=live_figures(found),
-            )
+            return replace(snapshot_of(now, time.time(), waiting_instructions(self.path)), **live_html(found))
         except _TROUBLE as error:
             before = Snapshot(self.path.name, State.DAMAGED, "") if self._shown is None else self._shown[2]
             return replace(before, state=State.DAMAGED, state_text="", note=str(error), steerable=False)

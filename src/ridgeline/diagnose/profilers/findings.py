@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, SummaryFigure, cited, rereadable
-from ridgeline.diagnose.profilers.profile import Call, Profile, RankTime
+from ridgeline.diagnose.profilers.profile import Call, Profile
 from ridgeline.diagnose.profilers.tools import read_ipm, read_mpip, read_perf_report, read_vtune
 from ridgeline.records.finding import Finding
 from ridgeline.records.measurement import unit_of
@@ -21,17 +21,8 @@ _WIDE = re.compile(r"avx512|evex|avx2|_fma$")
 
 def judged(profile: Profile) -> list[RawFinding]:
     """Claims that follow from a profile, whichever tool wrote it."""
-    rules = (
-        _waiting,
-        _imbalance,
-        _managers,
-        _collectives,
-        _mostly_communication,
-        _io,
-        _reference_blas,
-        _old_kernels,
-        _libraries,
-    )
+    balance = (_waiting, _imbalance, _managers, _collectives, _mostly_communication)
+    rules = (*balance, _io, _reference_blas, _old_kernels, _libraries)
     return [claim for rule in rules for claim in rule(profile)]
 
 
@@ -71,23 +62,18 @@ def _imbalance(profile: Profile) -> Iterator[RawFinding]:
         return
     managing = {t.rank for t in profile.managers}
     workers = [t for t in times if t.rank not in managing]
-    busiest = max(workers, key=lambda t: t.time_s - t.communication_s)
-    idlest = min(workers, key=lambda t: t.time_s - t.communication_s)
+    busiest = max(workers, key=lambda t: t.busy_s)
+    idlest = min(workers, key=lambda t: t.busy_s)
     yield RawFinding(
         f"rank {busiest.rank} computes {profile.busy_ratio:.2f} times as long as the mean; all others wait for it",
         (Quote(busiest.line), Quote(idlest.line)),
         "If it is rank 0, look for serial work (input, output, diagonalisation) that grows with the ranks; "
         "otherwise compare its node with the others (`ridgeline site preflight`) and its binding.",
         "warning",
-        share=_lost_to(busiest, profile.busy_ratio),
+        # what the others wait for: the busiest rank's computing beyond the mean
+        share=busiest.busy_s * (1 - 1 / profile.busy_ratio) / busiest.time_s if busiest.time_s > 0 else None,
         key="profile.imbalance",
     )
-
-
-def _lost_to(busiest: RankTime, ratio: float) -> float | None:
-    """What the others wait for: the busiest rank's computing beyond the mean, as a part of the run."""
-    busy_s = busiest.time_s - busiest.communication_s
-    return busy_s * (1 - 1 / ratio) / busiest.time_s if busiest.time_s > 0 else None
 
 
 def _managers(profile: Profile) -> Iterator[RawFinding]:
@@ -132,16 +118,13 @@ def _collectives(profile: Profile) -> Iterator[RawFinding]:
 
 def _mostly_communication(profile: Profile) -> Iterator[RawFinding]:
     share = profile.working_share
-    if share is None or share < 0.3 or not profile.communication_line:
+    if share is None or share < 0.3 or not profile.communication_line or (profile.working_waiting_share or 0.0) >= 0.5:
         return
-    quotes = (Quote(profile.communication_line),)
     if profile.tool == "nsys":
         return  # of kernels, which are judged by what they are for
-    if (profile.working_waiting_share or 0.0) >= 0.5:
-        return
     yield RawFinding(
         f"{share:.0%} of the run is spent in MPI",
-        quotes,
+        (Quote(profile.communication_line),),
         "More ranks will make this worse. `ridgeline study scale` shows where adding ranks stops paying.",
         share=share,
         key="profile.communication",
@@ -185,8 +168,7 @@ def _old_kernels(profile: Profile) -> Iterator[RawFinding]:
     share = sum(f.share for f in old)
     if share < 0.05 or not wide:
         return
-    found = _OLD_KERNEL.match(old[0].name)
-    name = found.group(1) if found else ""
+    name = old[0].name.rpartition("_")[2]
     coretype = "SKYLAKEX" if any("avx512" in f.name or "evex" in f.name for f in wide) else "HASWELL"
     yield RawFinding(
         f"{share:.0%} of the time is in OpenBLAS kernels for {name}, a processor without AVX, "
@@ -200,32 +182,26 @@ def _old_kernels(profile: Profile) -> Iterator[RawFinding]:
     )
 
 
-def _libraries(profile: Profile) -> list[RawFinding]:
+def _libraries(profile: Profile) -> Iterator[RawFinding]:
     """Of sampled time: too much in the kernel, or what the libraries' shares are."""
     modules = profile.modules()
     if not modules or profile.tool not in ("perf", "VTune"):
-        return []
+        return
     line = {f.module: f.line for f in reversed(profile.functions)}
-    claims = []
-    kernel = sum(share for name, share in modules if _KERNEL.match(name))
-    if kernel >= 0.15:
-        first = next(name for name, _ in modules if _KERNEL.match(name))
-        claims.append(
-            RawFinding(
-                f"{kernel:.0%} of the time is in the operating system's kernel",
-                (Quote(line[first]),),
-                "Look for page faults (huge pages, first touch), system calls of input and output, sockets in place of "
-                "shared memory or InfiniBand, and more runnable threads than cores.",
-                share=kernel,
-                key="profile.kernel",
-            )
+    kernel = [(name, share) for name, share in modules if _KERNEL.match(name)]
+    share = sum(share for _, share in kernel)
+    if share >= 0.15:
+        yield RawFinding(
+            f"{share:.0%} of the time is in the operating system's kernel",
+            (Quote(line[kernel[0][0]]),),
+            "Look for page faults (huge pages, first touch), system calls of input and output, sockets in place of "
+            "shared memory or InfiniBand, and more runnable threads than cores.",
+            share=share,
+            key="profile.kernel",
         )
     named = ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in modules[:5])
     advice = "The first of these is where a faster library or another build pays."
-    claims.append(
-        RawFinding(f"by library: {named}", (Quote(line[modules[0][0]]),), advice, "note", key="profile.libraries")
-    )
-    return claims
+    yield RawFinding(f"by library: {named}", (Quote(line[modules[0][0]]),), advice, "note", key="profile.libraries")
 
 
 def _quotes(profile: Profile, calls: Iterable[Call]) -> tuple[Quote, ...]:
@@ -233,7 +209,11 @@ def _quotes(profile: Profile, calls: Iterable[Call]) -> tuple[Quote, ...]:
     return tuple(Quote(line) for line in dict.fromkeys(lines) if line)
 
 
-def _summary_of(read: Callable[[Iterable[str]], Profile]) -> Callable[[Iterable[str]], LogSummary]:
+def _profiler(kind: str, what: str, mark: str, read: Callable[[Iterable[str]], Profile]) -> Analyzer:
+    def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
+        text = rereadable(lines)
+        return cited(source, text, judged(read(text)))
+
     def portray(lines: Iterable[str]) -> LogSummary:
         profile = read(lines)
         figures = [
@@ -250,30 +230,12 @@ def _summary_of(read: Callable[[Iterable[str]], Profile]) -> Callable[[Iterable[
             tuple(SummaryFigure(n, v, u) for n, v, u in figures if v is not None), {"ranks": profile.ranks}
         )
 
-    return portray
+    return Analyzer(kind, what, re.compile(mark), analyze, portray)
 
 
-def _of(read: Callable[[Iterable[str]], Profile]) -> Callable[[str, Iterable[str]], list[Finding]]:
-    def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
-        text = rereadable(lines)
-        return cited(source, text, judged(read(text)))
-
-    return analyze
-
-
-MPIP = Analyzer("mpip", "mpiP report", re.compile(r"^@ mpiP\b|^@--- MPI Time"), _of(read_mpip), _summary_of(read_mpip))
-IPM = Analyzer("ipm", "IPM banner", re.compile(r"^##IPMv"), _of(read_ipm), _summary_of(read_ipm))
-VTUNE = Analyzer(
-    "vtune",
-    "VTune hotspots CSV",
-    re.compile(r"^\"?(?:Process|Thread|Function)(?: Stack)?\"?[\t,;|].{0,200}CPU Time"),
-    _of(read_vtune),
-    _summary_of(read_vtune),
-)
-PERF = Analyzer(
-    "perf",
-    "perf report --stdio",
-    re.compile(r"^# (?:Overhead|Children\s{1,9}Self)\s.{0,60}(?:Command|Shared Object)"),
-    _of(read_perf_report),
-    _summary_of(read_perf_report),
-)
+MPIP = _profiler("mpip", "mpiP report", r"^@ mpiP\b|^@--- MPI Time", read_mpip)
+IPM = _profiler("ipm", "IPM banner", r"^##IPMv", read_ipm)
+_HOTSPOTS = r"^\"?(?:Process|Thread|Function)(?: Stack)?\"?[\t,;|].{0,200}CPU Time"
+VTUNE = _profiler("vtune", "VTune hotspots CSV", _HOTSPOTS, read_vtune)
+_OVERHEAD = r"^# (?:Overhead|Children\s{1,9}Self)\s.{0,60}(?:Command|Shared Object)"
+PERF = _profiler("perf", "perf report --stdio", _OVERHEAD, read_perf_report)

@@ -6,7 +6,10 @@ Communication means MPI, or NCCL where the profile is of a GPU. All shares are b
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median_high
+from typing import TypeVar
 
 # Calls that do nothing but wait for another rank, and the polling loops that a sampler sees instead.
 # Receives and reductions wait too, but they also move data.
@@ -25,6 +28,7 @@ _MPI_NAME = re.compile(r"^P?MPI_\w{2,40}|^(?:ompi|opal|mca|orte|pmix|MPIDI?|MPIR
 _MPI_MODULE = re.compile(
     r"^(?:libmpi|libpmpi|libmpich|libopen-(?:pal|rte)|mca_|libuc[pst]\b|libuct|libpsm|libfabric|libfi|libarmci|libcomex)"
 )
+_Number = TypeVar("_Number", int, float)
 _MANAGING = 0.05  # of the usual rank's computing: less is no share of the work
 _NCCL = re.compile(r"nccl(?:Dev)?Kernel|ncclKernel|all_reduce_kernel|allreduce_fusion|cross_device_reduce")
 
@@ -70,6 +74,10 @@ class RankTime:
     time_s: float
     communication_s: float
     line: int
+
+    @property
+    def busy_s(self) -> float:
+        return max(0.0, self.time_s - self.communication_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +146,8 @@ def _shares(profile: Profile) -> tuple[float | None, float | None]:
 
 def _managers_among(times: tuple[RankTime, ...]) -> tuple[RankTime, ...]:
     """Ranks that hand out work or make progress for others: they compute next to nothing while most ranks do."""
-    busy = [max(0.0, t.time_s - t.communication_s) for t in times]
-    ordered = sorted(busy)
-    usual = ordered[len(ordered) // 2] if ordered else 0.0
-    found = tuple(t for t, b in zip(times, busy, strict=True) if b < _MANAGING * usual)
+    usual = median_high([t.busy_s for t in times]) if times else 0.0
+    found = tuple(t for t in times if t.busy_s < _MANAGING * usual)
     return found if len(times) >= 3 and len(found) <= len(times) // 3 else ()
 
 
@@ -157,7 +163,7 @@ def is_nccl(kernel: str) -> bool:
 def busy_ratio(times: tuple[RankTime, ...]) -> float | None:
     """The busiest rank over the mean of those that compute: a manager is no imbalance."""
     managing = {t.rank for t in _managers_among(times)}
-    busy = [max(0.0, t.time_s - t.communication_s) for t in times if t.rank not in managing]
+    busy = [t.busy_s for t in times if t.rank not in managing]
     mean = sum(busy) / len(busy) if busy else 0.0
     return max(busy) / mean if mean > 0 else None
 
@@ -167,26 +173,23 @@ def summed(calls: list[Call]) -> tuple[Call, ...]:
     parts: dict[str, list[Call]] = {}
     for call in calls:
         parts.setdefault(call.name, []).append(call)
-    merged = [_merged(group) for group in parts.values()]
+    merged = [
+        Call(
+            name,
+            sum(c.seconds for c in group),
+            _total(c.share_of_communication for c in group),
+            _total(c.share_of_time for c in group),
+            _total(c.count for c in group),
+            max(group, key=lambda c: c.seconds).line,
+        )
+        for name, group in parts.items()
+    ]
     return tuple(sorted(merged, key=lambda c: -c.seconds))
 
 
-def _merged(group: list[Call]) -> Call:
-    longest = max(group, key=lambda c: c.seconds)
-    counts = [c.count for c in group if c.count is not None]
-    return Call(
-        longest.name,
-        sum(c.seconds for c in group),
-        _total([c.share_of_communication for c in group]),
-        _total([c.share_of_time for c in group]),
-        sum(counts) if counts else None,
-        longest.line,
-    )
-
-
-def _total(shares: list[float | None]) -> float | None:
-    known = [s for s in shares if s is not None]
-    return sum(known) if known else None
+def _total(values: Iterable[_Number | None]) -> _Number | None:
+    known = [value for value in values if value is not None]
+    return sum(known[1:], start=known[0]) if known else None
 
 
 def sampled_profile(tool: str, functions: list[Function], *, spin_share: float | None = None) -> Profile:

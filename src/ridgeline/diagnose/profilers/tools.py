@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ridgeline.diagnose.profilers.profile import Call, Function, Profile, RankTime, busy_ratio, sampled_profile, summed
 from ridgeline.diagnose.readers.lines import number, whole
@@ -22,69 +22,59 @@ _ROW = re.compile(r"^# (\w{3,40})\s{1,40}([\d.eE+-]{1,20})\s{1,30}(\d{1,18})\s{1
 
 def read_ipm(lines: Iterable[str]) -> Profile:
     """From the banner at the end of a program's output; where a file holds several, from the last."""
-    banner, inside = _Banner(), False
+    banner: list[tuple[int, str]] = []
+    inside = False
     for line_number, raw in enumerate(lines, 1):
         line = raw[:4000]
         if _BANNER.match(line):
-            banner, inside = _Banner(), True
+            banner, inside = [], True
         elif inside and line.startswith("#"):
             inside = _BANNER_END.match(line) is None
-            banner.read(line_number, line)
-    return banner.profile
+            banner.append((line_number, line))
+    return _from_banner(banner)
 
 
-class _Banner:
-    def __init__(self) -> None:
-        self.profile = Profile(tool="IPM")
-        self.mean_s: dict[str, float] = {}
-        self.extreme_s: dict[str, tuple[float, float]] = {}
-        self.percent = False
+def _from_banner(lines: Iterable[tuple[int, str]]) -> Profile:
+    found: dict[str, Any] = {}
+    seconds: dict[str, tuple[float, float]] = {}  # of wallclock, MPI and I/O: mean and least of all ranks
+    calls: list[Call] = []
+    percent = False
+    for line_number, line in lines:
+        if row := _TASKS.match(line):
+            share = number(row.group(2))
+            found |= {"ranks": whole(row.group(1)), "communication_line": line_number}
+            found["communication_share"] = None if share is None else share / 100
+        elif row := _WALL.match(line):
+            found["wall_s"] = number(row.group(1))
+        elif line.startswith(("# %wall", "# #calls")):
+            percent = line.startswith("# %wall")
+        elif row := _STATISTIC.match(line):
+            name, values = row.group(1), [v for v in map(number, row.group(2).split()) if v is not None]
+            if len(values) != len(row.group(2).split()):
+                continue
+            mean, least, _ = values[-3:]
+            if percent and name == "I/O":
+                found |= {"io_share": mean / 100, "io_line": line_number}
+            elif not percent and len(values) == 4 and name not in seconds:
+                # [total] <avg> min max, in seconds; the later block of the same names counts calls
+                seconds[name] = (mean, least)
+                found |= _balance(seconds, line_number)
+        elif row := _ROW.match(line):
+            name, in_s, of_wall = row.group(1), number(row.group(2)), number(row.group(4))
+            if in_s is not None and of_wall is not None and name.startswith("MPI_"):
+                total = seconds.get("MPI", (0.0, 0.0))[0] * (found.get("ranks") or 0)
+                share = in_s / total if total > 0 else None
+                calls.append(Call(name, in_s, share, of_wall / 100, whole(row.group(3)), line_number))
+    return Profile(tool="IPM", calls=tuple(calls), **found)
 
-    def read(self, line_number: int, line: str) -> None:
-        if found := _TASKS.match(line):
-            percent = number(found.group(2))
-            share = None if percent is None else percent / 100
-            self.profile = replace(
-                self.profile, ranks=whole(found.group(1)), communication_share=share, communication_line=line_number
-            )
-        elif found := _WALL.match(line):
-            self.profile = replace(self.profile, wall_s=number(found.group(1)))
-        elif line.startswith("# %wall"):
-            self.percent = True
-        elif line.startswith("# #calls"):
-            self.percent = False
-        elif found := _STATISTIC.match(line):
-            self._statistic(line_number, found.group(1), [number(v) for v in found.group(2).split()])
-        elif found := _ROW.match(line):
-            self._call(line_number, *found.groups())
 
-    def _statistic(self, line_number: int, name: str, values: list[float | None]) -> None:
-        if any(v is None for v in values):
-            return
-        mean, low, high = (v or 0.0 for v in values[-3:])
-        if self.percent and name == "I/O":
-            self.profile = replace(self.profile, io_share=mean / 100, io_line=line_number)
-        elif not self.percent and len(values) == 4 and name not in self.mean_s:
-            # [total] <avg> min max, in seconds; the later block of the same names counts calls
-            self.mean_s[name], self.extreme_s[name] = mean, (low, high)
-            self._balance(line_number)
-
-    def _balance(self, line_number: int) -> None:
-        if {"wallclock", "MPI"} <= self.mean_s.keys():
-            # the rank that is least in MPI is the busiest; wallclock is nearly the same for all
-            mean = self.mean_s["wallclock"] - self.mean_s["MPI"]
-            busiest = self.mean_s["wallclock"] - self.extreme_s["MPI"][0]
-            if mean > 0 and busiest >= mean:
-                self.profile = replace(self.profile, busy_ratio=busiest / mean, busy_line=line_number)
-
-    def _call(self, line_number: int, name: str, time: str, count: str, percent: str) -> None:
-        seconds, of_wall = number(time), number(percent)
-        if seconds is None or of_wall is None or not name.startswith("MPI_"):
-            return
-        total = (self.mean_s.get("MPI") or 0.0) * (self.profile.ranks or 0)
-        share = seconds / total if total > 0 else None
-        call = Call(name, seconds, share, of_wall / 100, whole(count), line_number)
-        self.profile = replace(self.profile, calls=(*self.profile.calls, call))
+def _balance(seconds: Mapping[str, tuple[float, float]], line_number: int) -> dict[str, Any]:
+    if not {"wallclock", "MPI"} <= seconds.keys():
+        return {}
+    # the rank that is least in MPI is the busiest; wallclock is nearly the same for all
+    (wall_s, _), (mpi_s, least_s) = seconds["wallclock"], seconds["MPI"]
+    mean, busiest = wall_s - mpi_s, wall_s - least_s
+    return {"busy_ratio": busiest / mean, "busy_line": line_number} if mean > 0 and busiest >= mean else {}
 
 
 # mpiP's report. Per-callsite statistics at its end are not read: the aggregate sections hold the sums.

@@ -476,18 +476,15 @@ _WORDS = (
 )
 
 
-def failure_in(line: str) -> tuple[int, re.Match[str]] | None:
-    """The first row that this line shows, by its place in the table, and the match."""
+def failure_in(line: str) -> tuple[ProgramFailure, re.Match[str]] | None:
+    """The first row that this line shows, and the match."""
     if any(word in line for word in _WORDS):
-        for rank, row in enumerate(PROGRAM_FAILURES):
+        for row in PROGRAM_FAILURES:
             if match := row.pattern.search(line):
-                return rank, match
+                return row, match
     return None
 
 
 def failure_named(name: str) -> ProgramFailure:
     """The first row of a failure; KeyError where there is none."""
-    for row in PROGRAM_FAILURES:
-        if row.name == name:
-            return row
-    raise KeyError(name)
+    return {row.name: row for row in reversed(PROGRAM_FAILURES)}[name]

@@ -9,23 +9,29 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from ridgeline.errors import ReadError
 from ridgeline.files import open_regular
 
-# The bytes of a file of any size, gzipped or not, in pieces that fit into memory.
-
 _PIECE_BYTES = 1 << 20
 _GZIP = b"\x1f\x8b"
+# Longer lines exist only as progress bars and binary garbage; cutting them bounds memory and every regex below it.
+_LONGEST_LINE_BYTES = 1 << 20
+_TAIL_BYTES = 1 << 20
+_UNZIPPED_LOOK = 200_000  # lines of a gzipped file, which has no end to jump to
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 Watch = Callable[[int], None]
 
 
-class _ByteStream:
-    """Pieces of a file. `damage` says, once they were read, why the rest of a torn gzip file is missing.
+class TextFile:
+    """The lines of a file of any size, without their newline; can be iterated again, and holds a block of them at most.
 
+    Lines are counted as `grep -n` counts them: only a newline ends one, a carriage return does not. A gzipped file is
+    unpacked on the way; `damage` says, once it was read, why the rest of a torn one is missing.
     `watch` is called with how many bytes of the file itself were read so far, zipped ones as they lie on disk.
     """
 
@@ -33,15 +39,8 @@ class _ByteStream:
         self.path, self._watch = path, watch
         self.damage = ""
 
-    @property
-    def zipped(self) -> bool:
-        try:
-            with open_regular(self.path) as file:
-                return file.read(2) == _GZIP
-        except OSError:
-            return False
-
-    def __iter__(self) -> Iterator[bytes]:
+    def pieces(self) -> Iterator[bytes]:
+        """Its bytes, unpacked, in pieces that fit into memory."""
         self.damage = ""
         try:
             with open_regular(self.path) as file:
@@ -60,30 +59,6 @@ class _ByteStream:
         except OSError as error:
             raise ReadError(f"{self.path}: cannot be read: {error.strerror or error}") from error
 
-
-# Longer lines exist only as progress bars and binary garbage; cutting them bounds memory and every regex below it.
-_LONGEST_LINE_BYTES = 1 << 20
-_TAIL_BYTES = 1 << 20
-_UNZIPPED_LOOK = 200_000  # lines of a gzipped file, which has no end to jump to
-
-_ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-
-
-class TextFile:
-    """The lines of a file, without their newline; can be iterated again, and holds a block of them at most.
-
-    Lines are counted as `grep -n` counts them: only a newline ends one, a carriage return does not. A gzipped file is
-    unpacked on the way; `damage` says afterwards why the rest of a torn one is missing.
-    """
-
-    def __init__(self, path: Path, watch: Watch | None = None) -> None:
-        self.path = path
-        self.stream = _ByteStream(path, watch)
-
-    @property
-    def damage(self) -> str:
-        return self.stream.damage
-
     def __iter__(self) -> Iterator[str]:
         for block in self.blocks():
             for line in block[:-1].decode("utf-8", "replace").split("\n"):
@@ -91,25 +66,27 @@ class TextFile:
 
     def blocks(self) -> Iterator[bytes]:
         """The same lines as bytes, many at a time, each with its newline, also the last."""
-        return _blocks(self.stream)
+        return _blocks(self.pieces())
 
     def ends(self, first: int, last: int) -> Iterator[str]:
         """The first and last lines, without reading what lies between."""
         lines = iter(self)
         yield from islice(lines, first)
-        if self.stream.zipped:
-            yield from deque(islice(lines, _UNZIPPED_LOOK), maxlen=last)
-            return
-        if next(lines, None) is None:
+        following = next(lines, None)
+        if following is None:
             return
         try:
             with open_regular(self.path) as file:
+                zipped = file.read(2) == _GZIP
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - _TAIL_BYTES))
-                tail_bytes = file.read(_TAIL_BYTES)
+                tail_bytes = b"" if zipped else file.read(_TAIL_BYTES)
         except OSError as error:
             raise ReadError(f"{self.path}: cannot be read: {error.strerror or error}") from error
-        yield from tail_bytes.decode("utf-8", "replace").split("\n")[-last - 1 :]
+        if zipped:
+            yield from deque(chain((following,), islice(lines, _UNZIPPED_LOOK)), maxlen=last)
+        else:
+            yield from tail_bytes.decode("utf-8", "replace").split("\n")[-last - 1 :]
 
 
 def blocks_of(lines: Iterable[str]) -> Iterator[bytes]:

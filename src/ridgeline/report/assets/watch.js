@@ -40,10 +40,7 @@ source.addEventListener("sections", event => {
   show(sections);
   if (sections.progress || sections.figures) draw_report();
   if (sections.state) ended();
-});
-source.addEventListener("steerable", event => {
-  const place = byId("steering");
-  if (place) place.hidden = event.data !== "true";
+  if ("buttons" in sections) byId("steering").hidden = !sections.buttons;
 });
 source.onerror = () => away("The connection to `ridgeline watch` is lost; what you see may be old. Reconnecting.");
 

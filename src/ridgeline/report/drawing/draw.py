@@ -8,13 +8,12 @@ from importlib.resources import files
 from ridgeline.records.exhibit import TextTable
 from ridgeline.report.drawing import svg
 from ridgeline.report.drawing.plot import parallel, plot
-from ridgeline.report.drawing.rows import bars, heat, intervals
+from ridgeline.report.drawing.rows import bars, intervals
 from ridgeline.report.figures.shapes import (
     BASELINE,
     WINNER,
     BarFigure,
     Figure,
-    HeatFigure,
     IntervalFigure,
     ParallelFigure,
     PlotFigure,
@@ -22,11 +21,7 @@ from ridgeline.report.figures.shapes import (
 )
 from ridgeline.stats.wording import count, metric_text
 
-_PARALLEL_LEGEND = (
-    ("p0", "worst"),
-    ("p2", "middle"),
-    ("p4", "best"),
-)
+_PARALLEL_LEGEND = (("p0", "worst"), ("p2", "middle"), ("p4", "best"))
 WIDE_PX, HALF_PX, SMALL_PX = 900.0, 460.0, 350.0
 _MOST_TOLD = 6  # rows or series, in words
 
@@ -40,8 +35,6 @@ def draw(figure: Figure, width: float = WIDE_PX) -> str:
             drawn = intervals(figure, width)
         case BarFigure():
             drawn = bars(figure, width)
-        case HeatFigure():
-            drawn = heat(figure, width)
         case ParallelFigure():
             drawn = parallel(figure, width)
     text = ". ".join(filter(None, (figure.title, finding(figure))))
@@ -72,8 +65,6 @@ def finding(figure: Figure) -> str:
         case ParallelFigure():
             best = [one.label for one in figure.lines if one.look == WINNER] or [figure.lines[-1].label]
             return f"{figure.says} {figure.chosen or 'Best'}: {best[-1]}"
-        case HeatFigure():
-            return figure.says
 
 
 def _course(series: PlotSeries) -> str:
@@ -129,12 +120,6 @@ def table_of(figure: Figure) -> TextTable:
         case BarFigure():
             parts = tuple((row.label, part.name, _n(part.value)) for row in figure.rows for part in row.parts)
             return TextTable(figure.title, ("", "part", figure.x.label), parts)
-        case HeatFigure():
-            lines = tuple(
-                (line, *(cell.text or "–" for cell in row))
-                for line, row in zip(figure.lines, figure.cells, strict=True)
-            )
-            return TextTable(figure.title, (f"{figure.y_label} \\ {figure.x_label}", *figure.columns), lines)
         case ParallelFigure():
             return TextTable(figure.title, ("setting",), tuple((one.label,) for one in figure.lines))
 

@@ -31,12 +31,12 @@ def plot(figure: PlotFigure, width: float) -> str:
     x = pixel_scale(figure.x, _xs(figure), left, width - RIGHT_PX)
     parts = [
         *_spans(figure, x, top, strip_end),
-        *_y_axis(marks, y, left, width),
-        *_bands(figure, y, left, width),
+        *_y_axis(marks, x, y),
+        *_bands(figure, x, y),
         *_x_axis(figure, x, bottom, strip_end, named),
-        *_strip(figure, lanes, x, bottom, left, width),
+        *_strip(figure, lanes, x, bottom),
         *(part for series in figure.series for part in _series(series, x, y)),
-        *_limits(figure, x, y, left, width, top, strip_end),
+        *_limits(figure, x, y, strip_end),
         svg.text(0, 13, svg.cut(figure.y.label, width), "axis"),
     ]
     return svg.drawing(width, height, parts)
@@ -59,10 +59,10 @@ def _xs(figure: PlotFigure) -> Iterator[float]:
     yield from (limit.value for limit in figure.limits if limit.across == "x")
 
 
-def _y_axis(marks: list[tuple[float, str]], y: PixelScale, left: float, width: float) -> Iterator[str]:
+def _y_axis(marks: list[tuple[float, str]], x: PixelScale, y: PixelScale) -> Iterator[str]:
     for value, told in marks:
-        yield svg.line(left, y(value), width - RIGHT_PX, y(value), "grid")
-        yield svg.text(left - 6, y(value) + 4, svg.cut(told, left), "tick", "end")
+        yield svg.line(x.start, y(value), x.end, y(value), "grid")
+        yield svg.text(x.start - 6, y(value) + 4, svg.cut(told, x.start), "tick", "end")
 
 
 def _x_axis(figure: PlotFigure, x: PixelScale, bottom: float, end: float, named: bool) -> Iterator[str]:
@@ -94,19 +94,17 @@ def _spans(figure: PlotFigure, x: PixelScale, top: float, end: float) -> Iterato
             yield svg.text(start + 4, top + 12, svg.cut(span.label, max(60.0, room)), "tick")
 
 
-def _bands(figure: PlotFigure, y: PixelScale, left: float, width: float) -> Iterator[str]:
+def _bands(figure: PlotFigure, x: PixelScale, y: PixelScale) -> Iterator[str]:
     for band in figure.bands:
         high, low = y(band.high), y(band.low)
-        yield svg.box(left, high, width - RIGHT_PX - left, max(1.5, low - high), "band", band.label)
+        yield svg.box(x.start, high, x.end - x.start, max(1.5, low - high), "band", band.label)
 
 
-def _strip(
-    figure: PlotFigure, lanes: list[str], x: PixelScale, bottom: float, left: float, width: float
-) -> Iterator[str]:
+def _strip(figure: PlotFigure, lanes: list[str], x: PixelScale, bottom: float) -> Iterator[str]:
     for at, lane in enumerate(lanes):
         top = bottom + _STRIP_GAP_PX + at * _LANE_PX
-        yield svg.box(left, top, width - RIGHT_PX - left, _LANE_PX - 2, "lane")
-        yield svg.text(left - 6, top + 12, svg.cut(lane, left), "tick bad", "end")
+        yield svg.box(x.start, top, x.end - x.start, _LANE_PX - 2, "lane")
+        yield svg.text(x.start - 6, top + 12, svg.cut(lane, x.start), "tick bad", "end")
     for mark in figure.strip:
         centre = bottom + _STRIP_GAP_PX + lanes.index(mark.lane) * _LANE_PX + (_LANE_PX - 2) / 2
         yield svg.mark(x(mark.x), centre, "failed", mark.label, mark.trial)
@@ -145,19 +143,17 @@ def _path(series: PlotSeries, x: PixelScale, y: PixelScale) -> str:
     return text
 
 
-def _limits(
-    figure: PlotFigure, x: PixelScale, y: PixelScale, left: float, width: float, top: float, end: float
-) -> Iterator[str]:
+def _limits(figure: PlotFigure, x: PixelScale, y: PixelScale, end: float) -> Iterator[str]:
     for limit in figure.limits:
         if limit.across == "y":
-            yield svg.line(left, y(limit.value), width - RIGHT_PX, y(limit.value), "limit")
-            across, down, anchor = _beside_the_line(figure, x, y, limit, left, width - RIGHT_PX)
+            yield svg.line(x.start, y(limit.value), x.end, y(limit.value), "limit")
+            across, down, anchor = _beside_the_line(figure, x, y, limit)
             yield svg.text(across, down, limit.label, "tick halo", anchor)
     # the last one's text is highest, and each line begins at its own text: those to the left pass below it
     upright = sorted((each for each in figure.limits if each.across == "x"), key=lambda each: -x(each.value))
-    free = width
+    free = x.end + RIGHT_PX
     for row, limit in enumerate(upright):
-        at, begin = x(limit.value), top + 14 * row
+        at, begin = x(limit.value), y.end + 14 * row
         room = len(limit.label) * svg.CHARACTER_PX + 6
         right = at + room < free or at - room < 0
         yield svg.line(at, begin, at, end, "limit")
@@ -165,9 +161,7 @@ def _limits(
         free = at
 
 
-def _beside_the_line(
-    figure: PlotFigure, x: PixelScale, y: PixelScale, limit: PlotLimit, left: float, right: float
-) -> tuple[float, float, str]:
+def _beside_the_line(figure: PlotFigure, x: PixelScale, y: PixelScale, limit: PlotLimit) -> tuple[float, float, str]:
     """Where the label of a level line hides the fewest marks: above it or below it, at its right or its left end."""
     room, at = len(limit.label) * svg.CHARACTER_PX, y(limit.value)
     marks = [(x(p.x), y(p.y)) for series in figure.series for p in series.points]
@@ -178,7 +172,7 @@ def _beside_the_line(
         return sum(begin - 4 < px < begin + room + 4 and down - 15 < py < down + 6 for px, py in marks)
 
     places = [
-        (side, at + step, anchor) for step in (-4, 13) for side, anchor in ((right - 2, "end"), (left + 2, "start"))
+        (side, at + step, anchor) for step in (-4, 13) for side, anchor in ((x.end - 2, "end"), (x.start + 2, "start"))
     ]
     return min(places, key=hidden)
 

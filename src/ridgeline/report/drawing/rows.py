@@ -1,19 +1,16 @@
-"""Rows below each other, with what each is beside it: intervals and bars on one axis, cells shaded by their value."""
+"""Rows below each other, with what each is beside it: intervals and bars on one axis."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import ceil
 from textwrap import wrap
 
 from ridgeline.report.drawing import svg
 from ridgeline.report.drawing.svg import PixelScale, pixel_scale, thinned, ticks
-from ridgeline.report.figures.shapes import Axis, BarFigure, HeatCell, HeatFigure, IntervalFigure, IntervalRow
+from ridgeline.report.figures.shapes import Axis, BarFigure, IntervalFigure, IntervalRow
 
 ROW_PX, LINE_PX, AXIS_PX, SIDE_PX = 22.0, 15.0, 42.0, 14.0
-_CELL_PX, _CELLS_TOP_PX, _CELLS_BELOW_PX = 34.0, 22.0, 44.0
-_SHADES = 5  # of cells
 _NEUTRAL = 1.0  # a ratio at which nothing changes
 _FAR = 2.0  # times the spread of the rows: a neutral value further off than that would squeeze them to dots
 
@@ -104,42 +101,3 @@ def bars(figure: BarFigure, width: float) -> str:
             start += part.value
         top += tall
     return svg.drawing(width, height + AXIS_PX, parts)
-
-
-def heat(figure: HeatFigure, width: float) -> str:
-    longest = max(len(label) for label in figure.lines)
-    left = min(0.4 * width, max(longest, 4) * svg.CHARACTER_PX + 14)
-    cell = min(110.0, (width - left - 4) / len(figure.columns))
-    rows = len(figure.lines)
-    height = _CELLS_TOP_PX + rows * _CELL_PX + _CELLS_BELOW_PX
-    values = [c.value for row in figure.cells for c in row if c.value is not None]
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
-    parts = [svg.text(0, 13, svg.cut(figure.y_label, width), "axis")]
-    for at, row in enumerate(figure.cells):
-        top = _CELLS_TOP_PX + (rows - 1 - at) * _CELL_PX
-        parts.append(svg.text(left - 8, top + _CELL_PX / 2 + 4, svg.cut(figure.lines[at], left - 8), "tick", "end"))
-        parts += [p for c, one in enumerate(row) for p in _cell(one, left + c * cell, top, cell, low, high)]
-    end = _CELLS_TOP_PX + rows * _CELL_PX
-    every = max(1, ceil((max(len(c) for c in figure.columns) * svg.BOLD_PX + 6) / cell))
-    for c, told in enumerate(figure.columns):
-        if c % every == 0:
-            parts.append(svg.text(left + (c + 0.5) * cell, end + 16, told, "tick", "middle"))
-    parts.append(
-        svg.text(
-            left + len(figure.columns) * cell / 2, end + 34, svg.cut(figure.x_label, width - left), "axis", "middle"
-        )
-    )
-    return svg.drawing(width, height, parts)
-
-
-def _cell(one: HeatCell, x: float, y: float, width: float, low: float, high: float) -> list[str]:
-    if one.value is None:
-        return [svg.box(x + 1, y + 1, width - 2, _CELL_PX - 2, "cell empty")]
-    share = 0.5 if high <= low else (one.value - low) / (high - low)
-    shade = min(_SHADES - 1, int(share * _SHADES))
-    text = one.text if len(one.text) * svg.WIDEST_PX < width - 6 else one.text.split(" ")[0]
-    text = text if len(text) * svg.CHARACTER_PX < width - 2 else ""
-    drawn = [svg.box(x + 1, y + 1, width - 2, _CELL_PX - 2, f"cell heat{shade}", one.label or one.text)]
-    if text:
-        drawn.append(svg.text(x + width / 2, y + _CELL_PX / 2 + 4, text, f"in{shade}", "middle"))
-    return drawn

@@ -61,27 +61,23 @@ def mark(x: float, y: float, look: str, text: str = "", trial: int | None = None
     """The shape distinguishes marks where colours do not; one in a group has its class from there."""
     link = "" if trial is None else f' data-t="{trial}"'
     head = link.lstrip() if grouped else f'class="m {look_class(look)}"{link}'
-    if look in (SEARCH, OTHER, "0", "1"):
-        return _shape("circle", f'cx="{n(x)}" cy="{n(y)}" r="4" {head}', text)
-    if look == BASELINE:
-        return _shape("circle", f'cx="{n(x)}" cy="{n(y)}" r="4.4" {head}', text)
-    up, form = _form(look)
-    return _shape("path", f'd="M{n(x + up[0])} {n(y + up[1])}{form}" {head}', text)
+    if look in (BASELINE, SEARCH, OTHER, "0", "1"):
+        return _shape("circle", f'cx="{n(x)}" cy="{n(y)}" r="{4.4 if look == BASELINE else 4}" {head}', text)
+    right, down, form = _FORMS.get(look, (0.0, 5.2, "l5.2-9.4h-10.4z"))
+    return _shape("path", f'd="M{n(x + right)} {n(y + down)}{form}" {head}', text)
 
 
 def _shape(tag: str, attributes: str, text: str) -> str:
     return f"<{tag} {attributes}>{title(text)}</{tag}>" if text else f"<{tag} {attributes}/>"
 
 
-def _form(look: str) -> tuple[tuple[float, float], str]:
-    """Where a path starts, from the mark's place, and how it goes on: relative, which is shorter for a thousand."""
-    if look in (WINNER, SENTINEL, "4"):
-        return (0, -5.4), "l5.4 5.4-5.4 5.4-5.4-5.4z"
-    if look in (CONFIRM, "2", "5"):
-        return (-3.6, -3.6), "h7.2v7.2h-7.2z"
-    if look == "failed":
-        return (-3.8, -3.8), "l7.6 7.6m0-7.6-7.6 7.6"
-    return ((0, -5.2), "l5.2 9.4h-10.4z") if look in ("3", "6") else ((0, 5.2), "l5.2-9.4h-10.4z")
+# where a path starts, from the mark's place, and how it goes on: relative, which is shorter for a thousand
+_FORMS = {
+    **dict.fromkeys((WINNER, SENTINEL, "4"), (0.0, -5.4, "l5.4 5.4-5.4 5.4-5.4-5.4z")),
+    **dict.fromkeys((CONFIRM, "2", "5"), (-3.6, -3.6, "h7.2v7.2h-7.2z")),
+    **dict.fromkeys(("3", "6"), (0.0, -5.2, "l5.2 9.4h-10.4z")),
+    "failed": (-3.8, -3.8, "l7.6 7.6m0-7.6-7.6 7.6"),
+}
 
 
 def drawing(width: float, height: float, parts: Iterable[str]) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import changes, value_text
-from ridgeline.records.expression import Value
 from ridgeline.records.run import Run
 from ridgeline.records.space import Discrete, Point
 from ridgeline.records.study import Study
@@ -67,15 +65,9 @@ def effects(study: Study, history: History, answer: Answer) -> IntervalFigure | 
         "The gain of moving one knob alone from the baseline's value to the setting's, estimated from the search "
         "as if knobs acted independently: a hint at where the gain comes from, not part of the proof."
     )
-    axis = Axis(
-        "ratio to the baseline (above 1 is better)",
-        log=_wide([r.low or 1 for r in rows], [r.high or 1 for r in rows]),
-    )
+    low, high = min(1 + part.low for part in found), max(1 + part.high for part in found)
+    axis = Axis("ratio to the baseline (above 1 is better)", log=low > 0 and high / low > 8)
     return IntervalFigure("effects", "Effect of each knob", says, axis, rows)
-
-
-def _wide(lows: Sequence[float], highs: Sequence[float]) -> bool:
-    return min(lows) > 0 and max(highs) / min(lows) > 8
 
 
 def _moved(study: Study, point: Point, knobs: Sequence[str]) -> str:
@@ -149,7 +141,10 @@ def parallel(study: Study, history: History, answer: Answer) -> ParallelFigure |
     lines = tuple(
         ParallelLine(
             (
-                *(_share(scale, t.point.get(n)) for scale, n in zip(scales, names, strict=True)),
+                *(
+                    None if (place := scale.place(t.point.get(n))) is None else scale.share(place)
+                    for scale, n in zip(scales, names, strict=True)
+                ),
                 _goal_place(values.get(t.number), low, high),
             ),
             t.number,
@@ -176,22 +171,9 @@ def _goal_place(value: float | None, low: float, high: float) -> float | None:
     return None if value is None else 0.5 if high == low else (value - low) / (high - low)
 
 
-def _share(scale: KnobScale, value: Value) -> float | None:
-    place = scale.place(value)
-    return None if place is None else _between(scale, place)
-
-
-def _between(scale: KnobScale, place: float) -> float:
-    ends = [*scale.places.values()]
-    low, high, at = min(ends), max(ends), place
-    if scale.axis.log:
-        low, high, at = math.log(low), math.log(high), math.log(at)
-    return 0.5 if high == low else (at - low) / (high - low)
-
-
 def _axis(scale: KnobScale) -> ParallelAxis:
     ticks = scale.axis.ticks
     if not ticks:
         ends = sorted(scale.places.values())
         ticks = tuple((v, f"{v:g}") for v in (ends[0], ends[len(ends) // 2], ends[-1]))
-    return ParallelAxis(scale.axis.label, tuple((_between(scale, place), text) for place, text in ticks))
+    return ParallelAxis(scale.axis.label, tuple((scale.share(place), text) for place, text in ticks))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from ridgeline.records.answer import Answer
 from ridgeline.records.exhibit import changes
+from ridgeline.records.run import Run
 from ridgeline.records.space import point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -31,129 +31,91 @@ from ridgeline.stats.nodes import node_effects, node_runs
 from ridgeline.stats.wording import count, metric_text
 from ridgeline.study.history import History
 
-NAMES = {
+_NAMES = {
     BASELINE: "baseline",
     SENTINEL: "baseline again, during the search",
     SEARCH: "search",
     CONFIRM: "confirmation, other settings",
-    WINNER: "the setting",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressPoint:
-    """One run in the order they ended: `value` is None where it does not count; `best` is the search's so far."""
+def progress(study: Study, history: History, answer: Answer, groups: Mapping[int, str]) -> PlotFigure | None:
+    """Every run in the order they ended; None before one passed.
 
-    run: int
-    trial: int
-    group: str
-    value: float | None
-    outcome: str
-    best: float | None
-    label: str
-    lane: str  # how it ended, in a word or two
-    place: float  # among those shown, from 1
-
-
-def progress_points(
-    study: Study, history: History, answer: Answer | None = None, groups: Mapping[int, str] | None = None
-) -> list[ProgressPoint]:
-    """Every run that ended. Without `groups` stages distinguish them, and the best of a search is followed."""
-    followed = _is_search(answer) and not groups
-    chosen = None if answer is None or answer.candidate is None else point_key(answer.candidate.point)
-    points: list[ProgressPoint] = []
-    best: float | None = None
-    for run in history.runs.values():
-        trial = history.trials[run.trial]
-        value = run.metrics.get(study.goal.metric) if is_ok(run) else None
-        if trial.stage in (Stage.SHORT, Stage.WARM_UP):
-            continue  # nothing that a whole run can be compared with
-        if value is not None and followed and trial.stage is Stage.SEARCH:
-            better = best is None or study.goal.score(value) > study.goal.score(best)
-            best = value if better else best
-        group = groups.get(trial.number, trial.stage.value) if groups else _look(study, trial, chosen)
+    `groups` are names of trials; without them stages distinguish the runs, and the best of a search is followed.
+    """
+    every = [(history.trials[run.trial], run) for run in history.runs.values()]
+    # short runs and warm-ups are nothing that a whole run can be compared with
+    shown = [(trial, run) for trial, run in every if trial.stage not in (Stage.SHORT, Stage.WARM_UP)]
+    followed = kind_shown(answer).searches and not groups
+    marks: dict[str, list[PlotPoint]] = {}
+    course, strip, values = list[PlotPoint](), list[StripMark](), list[float]()
+    for place, (trial, run) in enumerate(shown, 1):
         label = f"#{trial.number} {changes(study.baseline, trial.point) or 'the baseline'}"
-        lane, place = "" if run.outcome is None else run.outcome.kind.short, len(points) + 1.0
-        told = "" if run.outcome is None else str(run.outcome)
-        points.append(ProgressPoint(run.number, trial.number, group, value, told, best, label, lane, place))
-    return points
+        value = run.metrics.get(study.goal.metric) if is_ok(run) else None
+        if value is not None:
+            group = groups.get(trial.number, trial.stage.value) if groups else _look(study, answer, trial)
+            told = f"{label}: {metric_text(value)}"
+            marks.setdefault(group, []).append(PlotPoint(place, value, label=told, trial=trial.number))
+            values.append(value)
+        elif run.outcome is not None:
+            strip.append(StripMark(place, run.outcome.kind.short, f"{label}: {run.outcome}", trial.number))
+        best = course[-1].y if course else None
+        if followed and trial.stage is Stage.SEARCH and value is not None:
+            best = value if best is None else max(best, value, key=study.goal.score)
+        if best is not None:
+            course.append(PlotPoint(place, best, label=f"best so far {metric_text(best)}"))
+    if not values:
+        return None
+    spans, notes = _drift(study, history, shown)
+    bands, limits = _band(study, history), list[PlotLimit]()
+    if kind_shown(answer).stored:  # all of its runs are of one setting
+        reference, bands = answer.reference, ()
+        if reference.value is not None:
+            limits = [PlotLimit(f"{reference.label}: {metric_text(reference.value)}", reference.value)]
+    looks = _looks(study, history, answer, marks)
+    best_of_search = (PlotSeries("best of the search so far", tuple(course), BEST, "steps"),) if course else ()
+    also = " and the best of the search so far" if course else ""
+    return PlotFigure(
+        "progress-figure",
+        "Progress",
+        f"Every run that counts{also}; failed and early-stopped runs are in the strip below.",
+        counted_axis("run, in the order they ended", len(shown), low=0.0),
+        goal_axis(study, values, answer.unit),
+        (*best_of_search, *(PlotSeries(name, tuple(marks[group]), look) for group, (name, look) in looks.items())),
+        bands,
+        spans,
+        tuple(limits),
+        tuple(strip),
+        notes,
+    )
 
 
-def _is_search(answer: Answer | None) -> bool:
-    return answer is None or kind_shown(answer).searches
-
-
-def _look(study: Study, trial: Trial, chosen: str | None) -> str:
+def _look(study: Study, answer: Answer, trial: Trial) -> str:
     if trial.stage is Stage.SENTINEL:
         return SENTINEL
     if trial.key == point_key(study.baseline):
         return BASELINE
     if trial.stage is Stage.CONFIRM:
-        return WINNER if trial.key == chosen else CONFIRM
+        return WINNER if answer.candidate is not None and trial.key == point_key(answer.candidate.point) else CONFIRM
     return SEARCH
 
 
-def progress(
-    study: Study, history: History, answer: Answer | None = None, groups: Mapping[int, str] | None = None
-) -> PlotFigure | None:
-    """Every run in the order they ended; None before one passed."""
-    points = progress_points(study, history, answer, groups)
-    values = [p.value for p in points if p.value is not None]
-    if not values:
-        return None
-    spans, notes = _drift(study, history, points)
-    bands, limits = _band(study, history), list[PlotLimit]()
-    if answer is not None and kind_shown(answer).stored:  # all of its runs are of one setting
-        reference, bands = answer.reference, ()
-        if reference.value is not None:
-            limits = [PlotLimit(f"{reference.label}: {metric_text(reference.value)}", reference.value)]
-    best = " and the best of the search so far" if any(p.best is not None for p in points) else ""
-    return PlotFigure(
-        "progress-figure",
-        "Progress",
-        f"Every run that counts{best}; failed and early-stopped runs are in the strip below.",
-        counted_axis("run, in the order they ended", len(points), low=0.0),
-        goal_axis(study, values, "" if answer is None else answer.unit),
-        _series(points, _looks(study, history, answer, points)),
-        bands,
-        spans,
-        tuple(limits),
-        tuple(StripMark(p.place, p.lane, f"{p.label}: {p.outcome}", p.trial) for p in points if p.value is None),
-        notes,
-    )
-
-
 def _looks(
-    study: Study, history: History, answer: Answer | None, points: Sequence[ProgressPoint]
+    study: Study, history: History, answer: Answer, marks: Mapping[str, Sequence[PlotPoint]]
 ) -> dict[str, tuple[str, str]]:
     """Of each group its name and its look; a setting looks the same here as in every other figure."""
-    candidate = None if answer is None else answer.candidate
-    names = {**NAMES, **({} if candidate is None else {WINNER: candidate.label})}
-    names[SEARCH] = NAMES[SEARCH] if _is_search(answer) else "runs"
-    groups = dict.fromkeys(p.group for p in points if p.value is not None)
-    if groups.keys() <= names.keys():
-        return {group: (names[group], group) for group in sorted(groups, key=[*names].index)}
-    of = {p.group: history.trials[p.trial].key for p in points}
+    candidate = answer.candidate
+    names = {**_NAMES, WINNER: "" if candidate is None else candidate.label}
+    if not kind_shown(answer).searches:
+        names[SEARCH] = "runs"
+    if marks.keys() <= names.keys():
+        return {group: (names[group], group) for group in sorted(marks, key=[*names].index)}
     known = {} if candidate is None else {point_key(candidate.point): WINNER}
     known[point_key(study.baseline)] = BASELINE
-    return {group: (group, known.get(of[group], str(at))) for at, group in enumerate(groups)}
-
-
-def _series(points: Sequence[ProgressPoint], looks: Mapping[str, tuple[str, str]]) -> tuple[PlotSeries, ...]:
-    found = []
-    course = tuple(
-        PlotPoint(p.place, p.best, label=f"best so far {metric_text(p.best)}") for p in points if p.best is not None
-    )
-    if course:
-        found.append(PlotSeries("best of the search so far", course, BEST, "steps"))
-    for group, (name, look) in looks.items():
-        marks = tuple(
-            PlotPoint(p.place, p.value, label=f"{p.label}: {metric_text(p.value)}", trial=p.trial)
-            for p in points
-            if p.group == group and p.value is not None
-        )
-        found.append(PlotSeries(name, marks, look))
-    return tuple(found)
+    trials = {mark.trial: group for group, row in marks.items() for mark in row}
+    of = {group: history.trials[number].key for number, group in trials.items() if number is not None}
+    return {group: (group, known.get(of[group], str(at))) for at, group in enumerate(marks)}
 
 
 def _band(study: Study, history: History) -> tuple[PlotBand, ...]:
@@ -165,7 +127,7 @@ def _band(study: Study, history: History) -> tuple[PlotBand, ...]:
 
 
 def _drift(
-    study: Study, history: History, points: Sequence[ProgressPoint]
+    study: Study, history: History, shown: Sequence[tuple[Trial, Run]]
 ) -> tuple[tuple[PlotSpan, ...], tuple[str, ...]]:
     """From where on the machine was another, and what that means; empty where it was steady."""
     goal = study.goal
@@ -176,6 +138,6 @@ def _drift(
         return (), ()
     at = course.drift.at if course.drift.kind == "step" else None
     first = course.places[0 if at is None else at]
-    start = next((p.place for p in points if p.run >= first), points[-1].place)
+    start = next((place for place, (_, run) in enumerate(shown, 1) if run.number >= first), len(shown))
     note = f"Shaded: the baseline itself was {course.drift}; values of the search were compared through it."
-    return (PlotSpan("the machine changed", start, points[-1].place, "drift"),), (note,)
+    return (PlotSpan("the machine changed", start, len(shown), "drift"),), (note,)

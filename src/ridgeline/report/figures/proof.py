@@ -52,13 +52,14 @@ def proof_blocks(study: Study, history: History) -> list[ProofBlock]:
         if trial.block is not None:
             blocks.setdefault(trial.block, []).append((trial, run))
     return [
-        ProofBlock(number, runs[0][1].ending.nodes, tuple(sorted(runs, key=_began)), _ratios(study, runs))
+        ProofBlock(
+            number,
+            runs[0][1].ending.nodes,
+            tuple(sorted(runs, key=lambda pair: (pair[1].ending.started_s, pair[1].number))),
+            _ratios(study, runs),
+        )
         for number, runs in sorted(blocks.items())
     ]
-
-
-def _began(pair: tuple[Trial, Run]) -> tuple[float, int]:
-    return pair[1].ending.started_s, pair[1].number
 
 
 def _ratios(study: Study, runs: Sequence[tuple[Trial, Run]]) -> dict[str, float]:
@@ -74,9 +75,10 @@ def _ratios(study: Study, runs: Sequence[tuple[Trial, Run]]) -> dict[str, float]
     return {k: math.exp(sign * (math.fsum(v) / len(v) - level)) for k, v in logs.items() if k != base}
 
 
-def _letters_of(study: Study, blocks: Sequence[ProofBlock], first: str | None) -> dict[str, str]:
+def _letters_of(study: Study, answer: Answer, blocks: Sequence[ProofBlock]) -> dict[str, str]:
     """A is the reference, B the setting the answer is about, then the others."""
     base = point_key(study.baseline)
+    first = None if answer.candidate is None else point_key(answer.candidate.point)
     keys = dict.fromkeys(trial.key for block in blocks for trial, _ in block.runs)
     others = sorted((key for key in keys if key != base), key=lambda key: key != first)
     return {base: "A", **{key: _LETTERS[at % len(_LETTERS)] for at, key in enumerate(others)}}
@@ -87,8 +89,7 @@ def proof(study: Study, history: History, answer: Answer) -> Sequence[PlotFigure
     blocks = proof_blocks(study, history)
     if not blocks:
         return []
-    first = None if answer.candidate is None else point_key(answer.candidate.point)
-    letters = _letters_of(study, blocks, first)
+    letters = _letters_of(study, answer, blocks)
     pair = proof_pair(study, history, answer) is not None and len(letters) < 3
     runs = [] if pair else [_runs_in_order(study, answer, blocks, letters)]
     if kind_shown(answer).versions:
@@ -165,21 +166,26 @@ def _by_block(
     study: Study, history: History, answer: Answer, blocks: Sequence[ProofBlock], letters: Mapping[str, str]
 ) -> list[IntervalFigure]:
     rows: list[IntervalRow] = []
-    judged = {c["candidate"]: c for c in comparisons(history)}
-    failed = {} if history.verdict is None else history.verdict.details.get("disqualified", {})
+    details = {} if history.verdict is None else history.verdict.details
+    judged = {c["candidate"]: c for c in details.get("comparisons", ()) if c.get("estimate") is not None}
     for key, letter in letters.items():
-        ratios = [block.ratios[key] for block in blocks if key in block.ratios]
+        ratios = {block.number: block.ratios[key] for block in blocks if key in block.ratios}
         if letter == "A" or not ratios:
             continue
         if letter == "B":
-            rows += [
-                IntervalRow(f"block {b.number + 1}", b.ratios[key], text=ratio_text(b.ratios[key]))
-                for b in blocks
-                if key in b.ratios
-            ]
+            rows += [IntervalRow(f"block {n + 1}", ratio, text=ratio_text(ratio)) for n, ratio in ratios.items()]
         which = "B, the setting" if letter == "B" else letter
         label = f"all {len(ratios)}" if len(letters) < 3 else f"{which}, {count(len(ratios), 'block')}"
-        rows.append(_together(label, ratios, judged.get(key), failed.get(key, ""), letter == "B"))
+        mean = math.exp(math.fsum(map(math.log, ratios.values())) / len(ratios))
+        found, dots = judged.get(key, {}), tuple(ratios.values())
+        if failed := details.get("disqualified", {}).get(key):
+            text = f"not judged, since it failed once: {failed.split(';')[0]}"
+            rows.append(IntervalRow(label, mean, dots=dots, text=text))
+        elif found.get("scale") != "ratio" or found.get("low") is None or found.get("high") is None:
+            rows.append(IntervalRow(label, mean, dots=dots, text=f"{ratio_text(mean)}, no interval yet"))
+        else:
+            estimate = (float(found["estimate"]), float(found["low"]), float(found["high"]))
+            rows.append(_judged(label, estimate, found["verdict"], dots, letter == "B"))
     if not rows:
         return []
     level = max((float(c["level"]) for c in judged.values()), default=study.confirm.level)
@@ -190,32 +196,12 @@ def _by_block(
     ]
 
 
-def _together(
-    label: str, ratios: Sequence[float], found: Mapping[str, Any] | None, failed: str, of_answer: bool
-) -> IntervalRow:
-    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-    if failed:
-        return IntervalRow(
-            label, mean, dots=tuple(ratios), text=f"not judged, since it failed once: {failed.split(';')[0]}"
-        )
-    if found is None or found.get("scale") != "ratio" or found.get("low") is None or found.get("high") is None:
-        return IntervalRow(label, mean, dots=tuple(ratios), text=f"{ratio_text(mean)}, no interval yet")
-    estimate, low, high = (float(found[name]) for name in ("estimate", "low", "high"))
-    return _judged(label, (estimate, low, high), found["verdict"], ratios, of_answer)
-
-
-def comparisons(history: History) -> list[Mapping[str, Any]]:
-    details = {} if history.verdict is None else history.verdict.details
-    return [row for row in details.get("comparisons", ()) if row.get("estimate") is not None]
-
-
 def proof_table(study: Study, history: History, answer: Answer) -> TextTable | None:
     """Every block's runs: where, in which order, what each measured, and the ratio."""
     blocks = proof_blocks(study, history)
     if not blocks:
         return None
-    first = None if answer.candidate is None else point_key(answer.candidate.point)
-    letters = _letters_of(study, blocks, first)
+    letters = _letters_of(study, answer, blocks)
     judged = not kind_shown(answer).versions
     head = ("block", "nodes", "order", *letters.values(), *(("B / A",) if judged else ()))
     rows = []

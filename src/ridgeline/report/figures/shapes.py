@@ -156,30 +156,6 @@ class BarFigure:
 
 
 @dataclass(frozen=True, slots=True)
-class HeatCell:
-    """`value` colours it; an empty cell was not run. `text` is what stands in it."""
-
-    value: float | None = None
-    text: str = ""
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HeatFigure:
-    """`cells` are rows from the bottom up."""
-
-    key: str
-    title: str
-    says: str
-    x_label: str
-    y_label: str
-    columns: tuple[str, ...]
-    lines: tuple[str, ...]
-    cells: tuple[tuple[HeatCell, ...], ...]
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ParallelAxis:
     label: str
     ticks: tuple[tuple[float, str], ...]  # place from 0 (bottom) to 1, and its text
@@ -218,4 +194,4 @@ class FigureGroup:
     notes: tuple[str, ...] = ()
 
 
-Figure = PlotFigure | IntervalFigure | BarFigure | HeatFigure | ParallelFigure
+Figure = PlotFigure | IntervalFigure | BarFigure | ParallelFigure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -60,6 +61,13 @@ class KnobScale:
 
     def place(self, value: Value) -> float | None:
         return self.places.get(value)
+
+    def share(self, place: float) -> float:
+        """From 0 at its lowest value to 1 at its highest."""
+        low, high, at = min(self.places.values()), max(self.places.values()), place
+        if self.axis.log:
+            low, high, at = math.log(low), math.log(high), math.log(at)
+        return 0.5 if high == low else (at - low) / (high - low)
 
 
 _FEW_COUNTED = 20  # of more, round numbers are enough, which are whole then

@@ -62,12 +62,11 @@ class Access:
     def _fits(self, given: str | None) -> bool:
         return given is not None and secrets.compare_digest(given.encode(), self.token.encode())
 
-    def opened_by(self, query: QueryParams) -> bool:
-        return self._fits(query.get("token"))
-
-    @property
-    def set_cookie(self) -> str:
-        return f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+    def cookie_for(self, query: QueryParams) -> str:
+        """To be set where the token came with the address; else empty."""
+        return (
+            f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict" if self._fits(query.get("token")) else ""
+        )
 
 
 def _name(host: str) -> str:
@@ -105,8 +104,8 @@ class Guarded:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-                if refused is None and self.access.opened_by(query):
-                    headers.append("Set-Cookie", self.access.set_cookie)
+                if refused is None and (cookie := self.access.cookie_for(query)):
+                    headers.append("Set-Cookie", cookie)
             await send(message)
 
         answer = self.app if refused is None else PlainTextResponse(f"{refused[1]}\n", refused[0])

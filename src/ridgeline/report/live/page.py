@@ -11,13 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from ridgeline.records.exhibit import TextTable, value_text
 from ridgeline.records.space import Discrete, Knob, Point
 from ridgeline.report.figures.failures import failure_table
 from ridgeline.report.figures.progress import progress
 from ridgeline.report.figures.proof import proof
-from ridgeline.report.html import Folders, code_html, figure_html, part_html, prose
+from ridgeline.report.html import Folders, code_html, part_html, prose
 from ridgeline.report.live.snapshot import EventLine, Gauge, RunningRun, Snapshot, State
 from ridgeline.report.parts import AnswerCard, Part
 from ridgeline.report.sections import Findings, answer_card
@@ -51,14 +52,19 @@ def study_page(slug: str, now: Snapshot, knobs: tuple[Knob, ...], start: Point, 
     report = f"<a href='/study/{escape(slug)}/report'>report</a>"
     notify = "<button id=notify type=button hidden>Notify me when it ends</button>"
     links = f"<nav aria-label=pages>{back}{report}{notify}</nav>"
-    panels = "".join(_panel(name, title, drawn[name]) for name, title in _PANELS)
+    panels = "".join(
+        f"<section id=at-{name}><h2><a href='#at-{name}'>{title}</a></h2><div id={name}>{drawn[name]}</div></section>"
+        for name, title in _PANELS
+    )
     body = (
         f"<header><div class=top><h1>{escape(now.name)}</h1>{links}</div>"
         f"<p class=question>{escape(now.question)}</p><div id=state role=status>{drawn['state']}</div></header>"
         f"{_SCRIPTLESS}<p id=away class='note bad' hidden></p><div class=lead>"
         f"<div id=headline>{drawn['headline']}</div><div id=gauges class=card>{drawn['gauges']}</div></div>"
-        f"{panels}{_steering(now, drawn['buttons'], knobs, start)}<div id=told>{drawn['told']}</div>"
-        f"{_report(slug)}"
+        f"{panels}{_steering(drawn['buttons'], knobs, start)}<div id=told>{drawn['told']}</div>"
+        # the whole report, drawn when it is opened; as a stranger, whose scripts can do nothing here
+        f"<section class=card><details id=report data-from='/study/{escape(slug)}/report'><summary>Every figure: the "
+        "report as of now</summary><iframe title=report sandbox=allow-scripts></iframe></details></section>"
     )
     return _framed(now.name, f"/study/{slug}/", body)
 
@@ -77,21 +83,8 @@ def _framed(title: str, base: str, body: str) -> str:
     return f"{head}<body class=live data-base='{escape(base)}'><main>{body}</main></body></html>"
 
 
-def _report(slug: str) -> str:
-    """The whole report below, drawn when it is opened; as a stranger, whose scripts can do nothing here."""
-    return (
-        f"<section class=card><details id=report data-from='/study/{escape(slug)}/report'><summary>Every figure: the "
-        "report as of now</summary><iframe title=report sandbox=allow-scripts></iframe></details></section>"
-    )
-
-
-def _panel(name: str, title: str, html: str) -> str:
-    heading = f"<h2><a href='#at-{name}'>{escape(title)}</a></h2>"
-    return f"<section id=at-{name}>{heading}<div id={name}>{html}</div></section>"
-
-
-def _steering(now: Snapshot, buttons: str, knobs: tuple[Knob, ...], start: Point) -> str:
-    hidden = "" if now.steerable else " hidden"
+def _steering(buttons: str, knobs: tuple[Knob, ...], start: Point) -> str:
+    hidden = "" if buttons else " hidden"
     wish = (
         "<details><summary>Try a setting</summary><form data-act=try>"
         f"<div class=fields>{knob_fields(knobs, start)}</div><button>Try it</button></form></details>"
@@ -184,19 +177,11 @@ def _said(said: EventLine) -> str:
     return f"<li{' class=bad' if said.bad else ''}>{when}{escape(said.text)}</li>"
 
 
-def _table(table: TextTable) -> str:
-    return "".join(part_html(table, Folders(Path(), None)))
-
-
-def _scrolled(table: str) -> str:
-    return f"<div class=scroll tabindex=0>{table}</div>"
-
-
 def _runs(rows: Sequence[Sequence[str]]) -> str:
     if len(rows) < 2:
         return "<p class=sub>No run has ended yet.</p>"
     head, *body = map(tuple, rows)
-    return _table(TextTable("", head, tuple(body)))
+    return _parts(TextTable("", head, tuple(body)))
 
 
 def knob_fields(knobs: Iterable[Knob], start: Point) -> str:
@@ -229,7 +214,7 @@ def index_rows(studies: Mapping[str, Snapshot]) -> dict[str, str]:
     order = {State.RUNNING: 0, State.PAUSED: 1, State.GONE: 2}
     ordered = sorted(studies.items(), key=lambda one: (order.get(one[1].state, 3), -one[1].updated_s))
     rows = "".join(_index_row(slug, now) for slug, now in ordered)
-    return {"studies": _scrolled(f"<table class=studies>{head}{rows}</table>")}
+    return {"studies": f"<div class=scroll tabindex=0><table class=studies>{head}{rows}</table></div>"}
 
 
 def _index_row(slug: str, now: Snapshot) -> str:
@@ -249,26 +234,18 @@ def _index_row(slug: str, now: Snapshot) -> str:
     )
 
 
-def live_answer(found: Findings) -> str:
-    """HTML: the first screen of the report, less the proof and the facts that stand beside it."""
-    card = replace(answer_card(found), figure=None, facts=())
-    return "".join(part_html(card, Folders(found.history.root, None)))
-
-
-def live_progress(found: Findings) -> str:
-    """HTML: every run so far with the best of them."""
+def live_html(found: Findings) -> dict[str, Any]:
+    """Fields of a snapshot that the report draws: the first screen, less the proof and the facts that stand beside it;
+    every run so far; what failed; what was compared in blocks, and the tables of this kind of campaign."""
     figure = progress(found.study, found.history, found.answer, found.exhibits.groups)
-    return "<p class=sub>No run has passed yet.</p>" if figure is None else figure_html(replace(figure, title=""))
-
-
-def live_failures(found: Findings) -> str:
-    """HTML: what failed, how often and where; empty where nothing did."""
     table = failure_table(found.study, found.history)
-    return "" if table is None else _table(replace(table, title=""))
+    return {
+        "answer": _parts(replace(answer_card(found), figure=None, facts=())),
+        "progress": "<p class=sub>No run has passed yet.</p>" if figure is None else _parts(replace(figure, title="")),
+        "crashes": "" if table is None else _parts(replace(table, title="")),
+        "figures": _parts(*proof(found.study, found.history, found.answer), *found.exhibits.tables),
+    }
 
 
-def live_figures(found: Findings) -> str:
-    """HTML: what was compared in blocks, and the tables of this kind of campaign."""
-    parts: list[Part] = [*proof(found.study, found.history, found.answer), *found.exhibits.tables]
-    folders = Folders(found.history.root, None)
-    return "".join(piece for part in parts for piece in part_html(part, folders))
+def _parts(*parts: Part) -> str:
+    return "".join(piece for part in parts for piece in part_html(part, Folders(Path(), None)))

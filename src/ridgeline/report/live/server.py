@@ -12,10 +12,8 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 import h11
 import uvicorn
@@ -30,6 +28,7 @@ from ridgeline.errors import InputError
 from ridgeline.report.live.access import LOOPBACK, SHORTEST_TOKEN, Access, Guarded
 from ridgeline.report.live.page import index_page, index_rows, sections, study_page
 from ridgeline.report.live.snapshot import Folders, Watched
+from ridgeline.report.page import asset
 from ridgeline.report.prometheus import metrics_text
 from ridgeline.study.instructions import LARGEST_BYTES, instruction_from, leave_instruction
 
@@ -47,15 +46,7 @@ CLOCK_S = 5.0  # clocks on the page move at least so often
 _BEAT_S = 15.0  # a line that means nothing, so that no proxy takes the connection for dead
 REST = 1.5  # times the drawing took, between two drawings: a huge study does not take the whole processor
 
-Sections = Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """What a page consists of, by the id of each place; `steerable` says whether its buttons do anything."""
-
-    sections: Sections
-    steerable: bool = False
+Picture = Mapping[str, str]  # what a page consists of: the HTML of each place, by its id
 
 
 @dataclass
@@ -79,19 +70,15 @@ class Feed:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
         sent: dict[str, str] = {}
-        seen, steerable = -1, None
+        seen = -1
         try:
             yield "retry: 1000\n\n"
             while not self._over:
                 if self._picture is not None and seen != self._version:
-                    seen, picture = self._version, self._picture
-                    changed = {name: html for name, html in picture.sections.items() if sent.get(name) != html}
+                    seen = self._version
+                    changed = {name: html for name, html in self._picture.items() if sent.get(name) != html}
                     sent.update(changed)
-                    if changed:
-                        yield f"event: sections\ndata: {json.dumps(changed)}\n\n"
-                    if picture.steerable != steerable:
-                        steerable = picture.steerable
-                        yield f"event: steerable\ndata: {json.dumps(steerable)}\n\n"
+                    yield f"event: sections\ndata: {json.dumps(changed)}\n\n"
                     continue
                 try:
                     await asyncio.wait_for(self._news.wait(), _BEAT_S)
@@ -171,7 +158,7 @@ class Dashboard:
         name = request.path_params["name"]
         if name not in _STATIC:
             raise HTTPException(404)
-        return Response(files("ridgeline.report").joinpath("assets", name).read_bytes(), media_type=_STATIC[name])
+        return Response(asset(name), media_type=_STATIC[name])
 
     async def report(self, request: Request) -> Response:
         folder = await self._folder(request)
@@ -189,7 +176,7 @@ class Dashboard:
 
     async def events(self, request: Request) -> Response:
         slug, folder = request.path_params["slug"], await self._folder(request)
-        return _stream(self._feeds.setdefault(slug, Feed(folder.pulse, lambda: _drawn(folder))))
+        return _stream(self._feeds.setdefault(slug, Feed(folder.pulse, lambda: sections(folder.snapshot()))))
 
     async def index_events(self, request: Request) -> Response:
         return _stream(self._index)
@@ -198,7 +185,7 @@ class Dashboard:
         return {slug: folder.pulse() for slug, folder in self._look_around().items()}
 
     def _draw_index(self) -> Picture:
-        return Picture(index_rows({slug: folder.snapshot() for slug, folder in self._look_around().items()}))
+        return index_rows({slug: folder.snapshot() for slug, folder in self._look_around().items()})
 
     # instructions
 
@@ -225,11 +212,6 @@ class Dashboard:
         return found
 
 
-def _drawn(folder: Watched) -> Picture:
-    now = folder.snapshot()
-    return Picture(sections(now), now.steerable)
-
-
 def _stream(feed: Feed) -> Response:
     return StreamingResponse(feed.listen(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
@@ -244,8 +226,7 @@ async def _body(request: Request) -> bytes:
 
 
 def _answer(status: int, told: str) -> Response:
-    document: dict[str, Any] = {"told": told}
-    return JSONResponse(document, status)
+    return JSONResponse({"told": told}, status)
 
 
 # from an address and a port to a server that runs until it is stopped

@@ -54,7 +54,7 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A study, or a service that `keep` watches, at one moment. Every text is plain but the four marked as HTML."""
+    """A study at one moment. Every text is plain but the four marked as HTML."""
 
     name: str
     state: State

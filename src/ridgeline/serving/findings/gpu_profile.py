@@ -241,12 +241,12 @@ def _analyze_trace(source: str, lines: Iterable[str]) -> list[Finding]:
     tally, damage = _trace(lines)
     findings = cited(source, {}, _kernel_claims(tally))
     if damage and isinstance(lines, TextFile):
-        lines.stream.damage = lines.stream.damage or damage
+        lines.damage = lines.damage or damage
     return findings
 
 
 def _trace(lines: Iterable[str]) -> tuple[KernelTally, str]:
-    return read_chrome_trace(lines.stream if isinstance(lines, TextFile) else pieces_of(lines))
+    return read_chrome_trace(lines.pieces() if isinstance(lines, TextFile) else pieces_of(lines))
 
 
 NSYS = Analyzer(
