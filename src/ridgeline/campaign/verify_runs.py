@@ -12,8 +12,10 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,10 @@ from ridgeline.campaign.builds import Recipe
 from ridgeline.campaign.judge import judge, reading_of, without_blame
 from ridgeline.errors import RidgelineError
 from ridgeline.executors.base import BY_HAND, EXIT_FILE, Executor
-from ridgeline.files import NotRegularError, read_regular, read_text
+from ridgeline.files import NotRegularError, read_regular, read_text, text_of
 from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import ExpressionError, is_number
-from ridgeline.records.measurement import Measurement, Reading, metric_named
+from ridgeline.records.measurement import Reading, metric_named
 from ridgeline.records.outcome import Kind, Outcome
 from ridgeline.records.run import Cause, Job, Run
 from ridgeline.records.secrets import HIDDEN
@@ -159,8 +161,6 @@ _PLACES = (
     (re.compile(r"(?:/[^\s'\":,/]+)+/python[\d.]*(?![\w.-])"), "PYTHON"),
     (re.compile(r"(?:/[^\s'\":,/]+)+/ridgeline(?=[/'\"\s]|$)"), "PACKAGE"),
 )
-
-
 _OWN_VERB = re.compile(r"(?<= -m ridgeline )[a-z][a-z-]*")
 
 
@@ -176,178 +176,38 @@ def anywhere(text: str) -> str:
 
 
 SCRIPT, ENV = "run.sh", "env"
+TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
 _LOCALE = "export LC_ALL=C.UTF-8"  # of every run.sh that names no other; earlier ones had the caller's
 _DATES_S = 5.0  # file systems and clocks of nodes differ by this much
+_CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
+_PRETENDED = "simulated"  # the site that tells times of its own
+_OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
 _FOLDER = re.compile(r"^cd (\S.*) \|\| exit", re.MULTILINE)
 _RUN_ID = re.compile(r"RIDGELINE_RUN=[0-9a-f]+")
 # where a pretended cluster put the run, and how fast that place is: as little part of the setting as a real one's nodes
 _PRETENDED_PLACE = tuple(f"export {name}=" for name in (NODES_ENV, SPEED_ENV, STOPS_AT_ENV))
-
-
-@dataclass(frozen=True)
-class _ScriptCheck:
-    """Prepares each run once more, in a folder that is thrown away, and compares what that leaves with what is there.
-
-    What another release wrote may be worded otherwise: its script must then hold the command, and is not compared
-    further.
-    """
-
-    study: Study
-    workload: Workload
-    root: Path  # of the study folder
-    pinned_to: Mapping[int, tuple[str, ...]]
-    receipts: tuple[Mapping[str, Any], ...]
-    found: Verification
-
-    def one(self, run: Run, trial: Trial, *, script_kept: bool) -> None:
-        """`script_kept`: the folder is not known to have been trimmed of its run.sh."""
-        where = run.folder.relative_to(self.root).as_posix()
-        with tempfile.TemporaryDirectory(prefix="ridgeline-verify-") as home:
-            folder = Path(home) / RUNS / run.folder.name
-            try:
-                job = self._prepared(trial, folder)
-                text = self._executor().script(replace(job, on_nodes=self.pinned_to.get(run.number, ())))
-            except (RidgelineError, ExpressionError, ValueError, LookupError, OSError) as error:
-                self.found.cannot_check(f"{where}/{SCRIPT}", f"cannot be written anew here ({error})", run.number)
-                return
-            if script_kept:
-                self._script(run, where, job, text)
-            self._inputs(run, where, folder)
-
-    def _prepared(self, trial: Trial, folder: Path) -> Job:
-        folder.mkdir(parents=True)
-        if self.study.builds is not None:
-            key = Recipe(self.study.builds, self.study.folder, self.study.job).key(trial.settings)
-            build = folder.parents[1] / "builds" / key
-            build.mkdir(parents=True)
-            kept = self.root / "builds" / key
-            for path in sorted(kept.glob("*")):
-                (build / path.name).symlink_to(path.resolve())
-            trial = replace(trial, build=build)
-        return self.study.completed(self.workload.prepare(trial, folder), trial.settings)
-
-    def _executor(self) -> Executor:
-        executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
-        return executor
-
-    # run.sh, and the environment it exports
-
-    def _script(self, run: Run, where: str, job: Job, text: str) -> None:
-        file = f"{where}/{SCRIPT}"
-        try:
-            there = read_text(run.folder / SCRIPT)
-        except NotRegularError as error:
-            self.found.differs(file, "the script of this setting", "a file", error.strerror, run.number)
-            return
-        except OSError:
-            return  # said elsewhere
-        env = state_file(run.folder, ENV)
-        if env is not None and _exports(env.text) not in there:
-            self.found.differs(
-                f"{where}/{env.file}", "the environment", _exports(env.text), f"{SCRIPT} exports another", run.number
-            )
-        one, other = list(_acts(there)), list(_acts(text))
-        if one == other:
-            return
-        if not self._same_release():
-            if job.command not in there:
-                why = "another release wrote it, and would start its command otherwise today"
-                self.found.cannot_check(file, why, run.number)
-            return
-        stated, derived = _first_difference(one, other)
-        self.found.differs(file, "the script of this setting", stated, derived, run.number)
-
-    def _same_release(self) -> bool:
-        versions = {receipt.get("ridgeline") for receipt in self.receipts}
-        return versions == {__version__}
-
-    # files the run was given
-
-    def _inputs(self, run: Run, where: str, prepared: Path) -> None:
-        for path in sorted(prepared.rglob("*")):
-            if path.is_symlink() or not path.is_file():
-                continue
-            name = path.relative_to(prepared).as_posix()
-            there = run.folder / name
-            if not there.is_file() or read_regular(there) == read_regular(path):
-                continue
-            stated, derived = (_PREDICTED.sub("", anywhere(_text(file) or "")) for file in (there, path))
-            if stated == derived or _same_numbers(stated, derived):
-                continue
-            file = f"{where}/{name}"
-            if self._by_the_run_itself(run, there):
-                self.found.cannot_check(file, "was changed while the run was running", run.number)
-            elif self._same_release():
-                text = "is not what the setting comes to"
-                self.found.differs(file, "a file the run was given", "as the setting has it", text, run.number)
-            else:
-                self.found.cannot_check(file, "another release wrote it, and would write it otherwise", run.number)
-
-    def _by_the_run_itself(self, run: Run, path: Path) -> bool:
-        """As far as dates tell: in a folder that was copied without them, a copied source may have been changed."""
-        began_s, ended_s = run.ending.started_s - _DATES_S, run.ending.ended_s + _DATES_S
-        last = state_file(run.folder, EXIT_FILE)
-        if last is not None and began_s <= last.changed_s <= ended_s:
-            return run.ending.started_s <= path.stat().st_mtime <= ended_s
-        return any(path.name == source.name for source in (self.root / "sources").rglob("*"))
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return read_text(path)
-    except OSError:
-        return None
-
-
-def _exports(text: str) -> str:
-    """What the file `env` exports; it only mentions secrets, which run.sh fetches."""
-    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith("#"))
+# what was predicted of a run is no part of what it was given; the measurement that is read from it is compared
+_PREDICTED = re.compile(r'"predicted_tok_s": [^,}\s]+')
 
 
 def _acts(script: str) -> Iterator[str]:
     """The lines that do something, wherever the folder lies. Directives ask for a place, and nodes to avoid change."""
-    if (home := _FOLDER.search(script)) is not None:
-        folder = home[1]
-        for spelled in dict.fromkeys((folder, *shlex.split(folder))):
-            script = script.replace(spelled, "FOLDER") if "$(" not in folder else script
+    if (home := _FOLDER.search(script)) is not None and "$(" not in home[1]:
+        for spelled in dict.fromkeys((home[1], *shlex.split(home[1]))):
+            script = script.replace(spelled, "FOLDER")
     for line in script.splitlines():
         if line.strip() and line != _LOCALE and not line.startswith(("#", *_PRETENDED_PLACE)):
             yield anywhere(_RUN_ID.sub("RIDGELINE_RUN=ID", line))
 
 
-# what is worked out in floating point (the twin's figure in session.json) ends in other digits on other processors
-_NUMBER = re.compile(r"-?\d+\.\d+(?:[eE][-+]?\d+)?")
-_ROUNDING = 1e-9
-# what was predicted of a run is no part of what it was given; the measurement that is read from it is compared
-_PREDICTED = re.compile(r'"predicted_tok_s": [^,}\s]+')
-
-
-def _same_numbers(one: str, other: str) -> bool:
-    """Whether two texts differ in nothing but how fractions were rounded."""
-    if _NUMBER.sub("0", one) != _NUMBER.sub("0", other):
-        return False
-    pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
-    return all(math.isclose(float(a), float(b), rel_tol=_ROUNDING) for a, b in pairs)
-
-
-def _first_difference(stated: list[str], derived: list[str]) -> tuple[str, str]:
-    for one, other in zip(stated, derived, strict=False):
-        if one != other:
-            return one, other
-    longer, rest = (stated, derived) if len(stated) > len(derived) else (derived, stated)
-    line = longer[len(rest)]
-    return (line, "ends here") if longer is stated else ("ends here", line)
-
-
-TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was removed or shortened, one a line
-_PRETENDED = "simulated"  # the site that tells times of its own
-_CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
-_OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
-
-
 @dataclass(frozen=True)
 class RunCheck:
-    """Checks the ended runs of one history against their folders."""
+    """Checks the ended runs of one history against their folders.
+
+    Each run is also prepared once more, in a folder that is thrown away, and what that leaves is compared with what is
+    there. What another release wrote may be worded otherwise: its script must then hold the command, and is not
+    compared further.
+    """
 
     study: Study
     history: History
@@ -370,43 +230,32 @@ class RunCheck:
                 reference = self.history.reference_of(stage)
 
     def _one(self, run: Run, baseline: Mapping[str, object]) -> None:
-        where = self._relative(run.folder)
         if not run.folder.is_dir():
             if not self._gap(run, ""):
-                self.found.differs(where, "the run's folder", "is in the journal", "is not there", run.number)
+                self._differs(run, "", "the run's folder", "is in the journal", "is not there")
             return
-        self._place(run)
+        expected = f"{RUNS}/{run.number:04d}-{self.history.trials[run.trial].label}"
+        if (where := self._relative(run.folder)) != expected:
+            what = "the run's folder, which is named after its setting"
+            self.found.differs(JOURNAL, what, where, expected, run.number)
         self._result(run)
         self._exit(run)
-        if run.outcome is not None and (
-            run.outcome.kind is Kind.BUILD_FAILED or run.outcome in self.history.build_outcomes - {Outcome(Kind.OK)}
-        ):
-            self._build(run)
+        assert run.outcome is not None
+        if run.outcome in self.history.build_outcomes - {Outcome(Kind.OK)}:
+            return
+        if run.outcome.kind is Kind.BUILD_FAILED:
+            what = "no such build in the journal"
+            self.found.differs(JOURNAL, "a failed build", str(run.outcome), what, run.number)
             return
         if not (run.folder / SCRIPT).is_file() and not self._declared(run, SCRIPT):
-            self.found.differs(f"{where}/{SCRIPT}", "the script that repeats the run", "is kept", ABSENT, run.number)
+            self._differs(run, SCRIPT, "the script that repeats the run", "is kept", ABSENT)
         if self.workload is not None:
             self._given_again(self.workload, run)
             self._read_again(self.workload, run, baseline)
 
-    def _given_again(self, workload: Workload, run: Run) -> None:
-        found, history = self.found, self.history
-        given = _ScriptCheck(self.study, workload, history.root, history.pinned_to, found.receipts, found)
-        given.one(run, history.trials[run.trial], script_kept=not self._declared(run, SCRIPT))
-
-    def _place(self, run: Run) -> None:
-        """The folder is named after the run's number and its setting."""
-        trial = self.history.trials[run.trial]
-        expected = f"{RUNS}/{run.number:04d}-{trial.label}"
-        if (where := self._relative(run.folder)) != expected:
-            self.found.differs(
-                JOURNAL, "the run's folder, which is named after its setting", where, expected, run.number
-            )
-
     # what the journal and result.json say
 
     def _result(self, run: Run) -> None:
-        file = f"{self._relative(run.folder)}/{RESULT_FILE}"
         try:
             result = json.loads(read_text(run.folder / RESULT_FILE))
         except FileNotFoundError:
@@ -414,49 +263,118 @@ class RunCheck:
             return
         except (OSError, ValueError, RecursionError) as error:
             why = (isinstance(error, OSError) and error.strerror) or error
-            self.found.differs(file, "the run's result", "a JSON document", f"damaged: {why}", run.number)
+            self._differs(run, RESULT_FILE, "the run's result", "a JSON document", f"damaged: {why}")
             return
         if isinstance(result, dict):
             result.pop(STATE_KEY, None)  # the run's own account, which the journal does not repeat
         line = {name: value for name, value in self.ended[run.number].items() if name not in ("event", "at")}
         journal = {"settings": dict(self.history.trials[run.trial].settings), **line}
-        pairs = list(differences(result, journal))
-        pairs += [(at, other, mine) for at, mine, other in differences(journal, result)]
-        for at, stated, found in {at: (at, stated, found) for at, stated, found in pairs}.values():
-            self.found.differs(file, f"{at}, against the journal", stated, found, run.number)
+        pairs = {at: (stated, found) for at, stated, found in differences(result, journal)}
+        pairs |= {at: (stated, found) for at, found, stated in differences(journal, result)}
+        for at, (stated, found) in pairs.items():
+            self._differs(run, RESULT_FILE, f"{at}, against the journal", stated, found)
 
     def _exit(self, run: Run) -> None:
-        """The exit code as the run itself wrote it down; a pretended or a batch site may tell another ending."""
-        if run.ending.cause is not Cause.EXITED or run.ending.exit_code is None:
-            return
+        """The exit code and the duration as the run itself wrote them down, on the node's own clocks.
+
+        A pretended or a batch site may tell another ending.
+        """
         left = state_file(run.folder, EXIT_FILE)
-        if left is None:
+        if run.ending.cause is not Cause.EXITED or run.ending.exit_code is None or left is None:
             return
         fields = dict(line.split("=", 1) for line in left.text.splitlines() if "=" in line)
-        file = f"{self._relative(run.folder)}/{left.file}"
         if fields.get("exit_code", "") != str(run.ending.exit_code):
-            self.found.differs(file, "exit_code", run.ending.exit_code, fields.get("exit_code", ABSENT), run.number)
-        if self.study.site.batch != _PRETENDED:
-            self._times(run, file, fields)
-
-    def _times(self, run: Run, file: str, fields: Mapping[str, str]) -> None:
-        """How long it took, on the node's own clocks; the finer of the two counts where they agree."""
-        took = {
-            name: ended - began
-            for name, first, last in (("by date", "started_s", "ended_s"), ("since boot", "up_began_s", "up_ended_s"))
-            if (began := _seconds(fields, first)) and (ended := _seconds(fields, last))
-        }
-        if not took:
-            return
+            self._differs(run, left.file, "exit_code", run.ending.exit_code, fields.get("exit_code", ABSENT))
+        took = {}
+        for name, first, last in (("by date", "started_s", "ended_s"), ("since boot", "up_began_s", "up_ended_s")):
+            with suppress(KeyError, ValueError):
+                if (began := float(fields[first])) and (ended := float(fields[last])):
+                    took[name] = ended - began
         stated = run.ending.duration_s
-        if min(abs(stated - seconds) for seconds in took.values()) > _CLOCK_STEP_S:
+        apart = min((abs(stated - seconds) for seconds in took.values()), default=0.0)  # by the finer of the two
+        if apart > _CLOCK_STEP_S and self.study.site.batch != _PRETENDED:
             found = ", ".join(f"{seconds:.2f} {name}" for name, seconds in took.items())
-            self.found.differs(file, "how long the run took, s", round(stated, 3), found, run.number)
+            self._differs(run, left.file, "how long the run took, s", round(stated, 3), found)
 
-    def _build(self, run: Run) -> None:
-        known = self.history.build_outcomes
-        if run.outcome not in known:
-            self.found.differs(JOURNAL, "a failed build", str(run.outcome), "no such build in the journal", run.number)
+    # what the run was given
+
+    def _given_again(self, workload: Workload, run: Run) -> None:
+        trial = self.history.trials[run.trial]
+        executor: Executor = catalog.part("executors", self.study.site.batch)(self.study.site)
+        with tempfile.TemporaryDirectory(prefix="ridgeline-verify-") as home:
+            folder = Path(home) / RUNS / run.folder.name
+            try:
+                job = self._prepared(workload, trial, folder)
+                text = executor.script(replace(job, on_nodes=self.history.pinned_to.get(run.number, ())))
+            except (RidgelineError, ExpressionError, ValueError, LookupError, OSError) as error:
+                self._cannot_check(run, SCRIPT, f"cannot be written anew here ({error})")
+                return
+            if not self._declared(run, SCRIPT):
+                self._script(run, job.command, text)
+            self._inputs(run, folder)
+
+    def _prepared(self, workload: Workload, trial: Trial, folder: Path) -> Job:
+        folder.mkdir(parents=True)
+        if self.study.builds is not None:
+            key = Recipe(self.study.builds, self.study.folder, self.study.job).key(trial.settings)
+            build = folder.parents[1] / "builds" / key
+            build.mkdir(parents=True)
+            for path in sorted((self.history.root / "builds" / key).glob("*")):
+                (build / path.name).symlink_to(path.resolve())
+            trial = replace(trial, build=build)
+        return self.study.completed(workload.prepare(trial, folder), trial.settings)
+
+    def _script(self, run: Run, command: str, text: str) -> None:
+        """run.sh, and the environment it exports; the file `env` only mentions secrets, which run.sh fetches."""
+        what = "the script of this setting"
+        try:
+            there = read_text(run.folder / SCRIPT)
+        except NotRegularError as error:
+            self._differs(run, SCRIPT, what, "a file", error.strerror)
+            return
+        except OSError:
+            return  # said elsewhere
+        if (env := state_file(run.folder, ENV)) is not None:
+            exports = "".join(line for line in env.text.splitlines(keepends=True) if not line.startswith("#"))
+            if exports not in there:
+                self._differs(run, env.file, "the environment", exports, f"{SCRIPT} exports another")
+        lines = zip_longest(_acts(there), _acts(text), fillvalue="ends here")
+        apart = next(((stated, derived) for stated, derived in lines if stated != derived), None)
+        if apart is not None and self._same_release:
+            self._differs(run, SCRIPT, what, *apart)
+        elif apart is not None and command not in there:
+            self._cannot_check(run, SCRIPT, "another release wrote it, and would start its command otherwise today")
+
+    @property
+    def _same_release(self) -> bool:
+        return {receipt.get("ridgeline") for receipt in self.found.receipts} == {__version__}
+
+    def _inputs(self, run: Run, prepared: Path) -> None:
+        for path in sorted(prepared.rglob("*")):
+            if path.is_symlink() or not path.is_file():
+                continue
+            name = path.relative_to(prepared).as_posix()
+            there = run.folder / name
+            if not there.is_file() or read_regular(there) == read_regular(path):
+                continue
+            stated, derived = (_PREDICTED.sub("", anywhere(text_of(file))) for file in (there, path))
+            if stated == derived:
+                continue
+            if self._by_the_run_itself(run, there):
+                self._cannot_check(run, name, "was changed while the run was running")
+            elif self._same_release:
+                text = "is not what the setting comes to"
+                self._differs(run, name, "a file the run was given", "as the setting has it", text)
+            else:
+                self._cannot_check(run, name, "another release wrote it, and would write it otherwise")
+
+    def _by_the_run_itself(self, run: Run, path: Path) -> bool:
+        """As far as dates tell: in a folder that was copied without them, a copied source may have been changed."""
+        began_s, ended_s = run.ending.started_s - _DATES_S, run.ending.ended_s + _DATES_S
+        last = state_file(run.folder, EXIT_FILE)
+        if last is not None and began_s <= last.changed_s <= ended_s:
+            return run.ending.started_s <= path.stat().st_mtime <= ended_s
+        return any(path.name == source.name for source in (self.history.root / "sources").rglob("*"))
 
     # what the raw files say
 
@@ -464,7 +382,10 @@ class RunCheck:
         bare = Run(run.number, run.trial, run.attempt, run.folder, run.resources, run.ending)
         reading = reading_of(workload, bare, self.study)
         self._measurements(run, reading)
-        self._texts(workload, run, reading)
+        for name, stated in run.texts.items():
+            found = reading.texts.get(name, ABSENT)
+            if stated != found and HIDDEN not in stated and not self._some_gap(workload, run):
+                self._differs(run, "", name, stated, found)
         assert run.outcome is not None
         if run.outcome.kind in (Kind.CANCELLED, Kind.STOPPED_EARLY):
             return  # by a person, or by what it had written until then: nothing that can be read again
@@ -472,33 +393,35 @@ class RunCheck:
         judged = judge(bare, reading, workload, self.study, trial.settings, baseline)
         if run.outcome.was is not None:  # journals of earlier versions blamed the setting
             judged = without_blame(judged, self.study, self.history, trial, run.number)
-        self._outcome(workload, run, run.outcome, judged)
+        if _same_outcome(run.outcome, judged):
+            self.found.outcomes += 1
+        elif not self._some_gap(workload, run):
+            self._differs(run, "", "the outcome", str(run.outcome), str(judged))
 
     def _measurements(self, run: Run, reading: Reading) -> None:
         again = {m.metric: m for m in reading.measurements}
         for stated in run.measurements:
             found = again.get(stated.metric)
-            if found is not None and _agree(stated, found):
-                self.found.numbers += 1
-            elif not self._gap(run, stated.source):
+            one: Any = stated.value
+            other: Any = ABSENT if found is None else found.value
+            if found is not None and same(one, other):
+                definition = metric_named(stated.metric)
+                units = {found.unit, *(definition.former_units if definition else ())}
+                if stated.unit in units and stated.origin == found.origin:
+                    self.found.numbers += 1
+                    continue
+                one, other = measurement_line(stated), measurement_line(found)
+            if not self._gap(run, stated.source):
                 file = JOURNAL if stated.source in _OF_THE_RUN else f"{self._relative(run.folder)}/{stated.source}"
-                self.found.differs(file, stated.metric, *_what_differs(stated, found), run.number)
+                self.found.differs(file, stated.metric, one, other, run.number)
 
-    def _texts(self, workload: Workload, run: Run, reading: Reading) -> None:
-        for name, stated in run.texts.items():
-            found = reading.texts.get(name, ABSENT)
-            if stated != found and HIDDEN not in stated and not self._some_gap(workload, run):
-                self.found.differs(self._relative(run.folder), name, stated, found, run.number)
+    # what does not match, or is not there to be checked
 
-    def _outcome(self, workload: Workload, run: Run, stated: Outcome, judged: Outcome) -> None:
-        one, other = outcome_line(stated), outcome_line(judged)
-        alike = one["kind"] == other["kind"] and _same_evidence(one.get("evidence"), other.get("evidence"))
-        if alike and reworded(stated.reason, judged.reason):
-            self.found.outcomes += 1
-        elif not self._some_gap(workload, run):
-            self.found.differs(self._relative(run.folder), "the outcome", str(stated), str(judged), run.number)
+    def _differs(self, run: Run, name: str, what: str, stated: Any, found: Any) -> None:
+        self.found.differs(self._relative(run.folder / name), what, stated, found, run.number)
 
-    # what is not there to be checked
+    def _cannot_check(self, run: Run, name: str, why: str) -> None:
+        self.found.cannot_check(self._relative(run.folder / name), why, run.number)
 
     def _some_gap(self, workload: Workload, run: Run) -> bool:
         """Whether a file that the outcome may rest on is gone or trimmed."""
@@ -510,51 +433,28 @@ class RunCheck:
         """Whether this file of a run, or with no name its folder, cannot tell; it is then noted."""
         if name in _OF_THE_RUN and name:
             return False
-        path = run.folder / name if name else run.folder
-        file = self._relative(path)
         if self._declared(run, name):
-            self.found.cannot_check(file, f"trimmed, as {TRIMMED} says", run.number)
+            self._cannot_check(run, name, f"trimmed, as {TRIMMED} says")
             return True
-        if name and not path.exists():
-            self.found.cannot_check(file, "is gone", run.number)
+        if name and not (run.folder / name).exists():
+            self._cannot_check(run, name, "is gone")
             return True
         return False
 
     def _declared(self, run: Run, name: str) -> bool:
-        folder = self._relative(run.folder)
-        paths = (folder, f"{folder}/{name}") if name else (folder,)
+        paths = {self._relative(run.folder), self._relative(run.folder / name)}
         return any(fnmatch(path, pattern) for path in paths for pattern in self.trimmed)
 
     def _relative(self, path: Path) -> str:
         return path.relative_to(self.history.root).as_posix()
 
 
-def _seconds(fields: Mapping[str, str], name: str) -> float | None:
-    try:
-        return float(fields[name])
-    except (KeyError, ValueError):
-        return None
-
-
-def _same_evidence(stated: list[Any] | None, found: list[Any] | None) -> bool:
-    """What was hidden where the secret was known is unknown elsewhere; the line is the same."""
-    if stated and found and HIDDEN in str(stated[2]):
-        return stated[:2] == found[:2]
-    return stated == found
-
-
-def _agree(stated: Measurement, found: Measurement) -> bool:
-    definition = metric_named(stated.metric)
-    units = {found.unit, *(definition.former_units if definition else ())}
-    return same(stated.value, found.value) and stated.unit in units and stated.origin == found.origin
-
-
-def _what_differs(stated: Measurement, found: Measurement | None) -> tuple[Any, Any]:
-    if found is None:
-        return stated.value, ABSENT
-    if not same(stated.value, found.value):
-        return stated.value, found.value
-    return measurement_line(stated), measurement_line(found)
+def _same_outcome(stated: Outcome, judged: Outcome) -> bool:
+    """Apart from the wording. What was hidden where the secret was known is unknown elsewhere; the line is the same."""
+    one, other = outcome_line(stated).get("evidence"), outcome_line(judged).get("evidence")
+    if one and other and HIDDEN in str(one[2]):
+        one, other = one[:2], other[:2]
+    return stated.kind is judged.kind and one == other and reworded(stated.reason, judged.reason)
 
 
 def unknown_run_folders(history: History) -> Iterator[str]:
@@ -562,9 +462,6 @@ def unknown_run_folders(history: History) -> Iterator[str]:
     known = {run.folder for run in history.runs.values()} | {run.folder for run in history.open_runs.values()}
     for folder in sorted((history.root / RUNS).glob("*")):
         # a controller killed right after it made a folder leaves it empty of these
-        if (
-            folder not in known
-            and BY_HAND not in folder.name
-            and any((folder / name).exists() for name in (SCRIPT, RESULT_FILE, EXIT_FILE))
-        ):
+        begun = any((folder / name).exists() for name in (SCRIPT, RESULT_FILE, EXIT_FILE))
+        if begun and folder not in known and BY_HAND not in folder.name:
             yield folder.relative_to(history.root).as_posix()
