@@ -104,7 +104,7 @@ def test_profiles_name_the_baseline_and_the_setting(tmp_path: Path) -> None:
     for name in ("b-TP-1.json", "a-TP-10.json", "c-TP-0.json.gz", "notes.txt"):
         (folder / name).write_text("")
     assert _traces_in(tmp_path / "run")[0].name == "c-TP-0.json.gz", "the first rank's first"
-    assert _side_by_side(own, SimpleNamespace(trials={}, root=tmp_path), []) is None  # type: ignore[arg-type]
+    assert not [*_side_by_side(own, SimpleNamespace(trials={}, root=tmp_path), [])]  # type: ignore[arg-type]
 
 
 def test_every_knob_is_in_one_group_the_studys_own_first(tmp_path: Path) -> None:
