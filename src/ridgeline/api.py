@@ -33,8 +33,7 @@ from ridgeline.campaign.point_text import BASELINE, Setting, parse_point
 from ridgeline.campaign.preview import StudyCheck, whole_check
 from ridgeline.campaign.sampling import sampler_of
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
-from ridgeline.campaign.verify import verify_folder
-from ridgeline.campaign.verify_runs import Verification
+from ridgeline.campaign.verify import Verification, verify_folder
 from ridgeline.diagnose.base import Diagnosis
 from ridgeline.diagnose.base import diagnose as diagnosed
 from ridgeline.errors import InputError, StudyError

@@ -22,8 +22,7 @@ from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.verify import verify_folder
-from ridgeline.campaign.verify_runs import Mismatch, Verification, anywhere, differences, reworded, same
+from ridgeline.campaign.verify import Mismatch, Verification, anywhere, differences, reworded, same, verify_folder
 from ridgeline.cli.campaign.verify import _verification_lines
 from ridgeline.cli.main import run as command_line
 from ridgeline.study.folder import StudyFolder

@@ -33,7 +33,6 @@ _LONGEST_SEARCHED_LINE = 4096
 SEARCHED_BYTES = 4 << 20  # of each end of a log: the controller must not be away from other runs for minutes
 GUARDED_TEXT_BYTES = 16 << 20
 _MOST_KEPT_LINES = 10_000
-_TAIL_BYTES = 64 << 10  # in which the last thing that a program said is looked for first
 SIGNATURES_S = 30.0  # of CPU time for all of them in all logs of a run; those of ours need a second
 # what a shell says about a program that we ourselves ended
 _SHELL_NOTICES = re.compile(r"(.*: line \d+: +\d+ )?(Killed|Terminated)\b")
@@ -303,15 +302,13 @@ def last_line(
     quiet = _quiet(folder)
     names = ("stderr", *(log for log in logs if log != "stderr"))
     for name in sorted(names, key=lambda log: -quiet[log][0] if log in quiet else 0.0):
-        for tail in (_TAIL_BYTES, None):
-            last = None
-            for number, line in _lines(folder / name, tail):
-                if matching is not None and not matching.search(line):
-                    continue
-                if line.strip() and not (ended_by_us and _SHELL_NOTICES.match(line)):
-                    last = (number, line.strip())
-            if last is not None:
-                return _evidence(name, *last)
+        last = None
+        for number, line in _lines(folder / name):
+            notice = ended_by_us and _SHELL_NOTICES.match(line)
+            if line.strip() and not notice and (matching is None or matching.search(line)):
+                last = (number, line.strip())
+        if last is not None:
+            return _evidence(name, *last)
     return None
 
 
@@ -335,17 +332,14 @@ def _evidence(name: str, number: int, line: str) -> Evidence:
     return Evidence(name, number, shown)
 
 
-def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a log, each cut to a length that can be searched; of a huge log its beginning and its end.
-
-    With `tail` only the lines that start within so many bytes of the end.
-    """
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a log, each cut to a length that can be searched; of a huge log its beginning and its end."""
     try:
         with open_regular(path) as stream:
             size = os.fstat(stream.fileno()).st_size
             if path.name in (quiet := _quiet(path.parent)):
                 size = min(size, quiet[path.name][1])  # the rest came of our own kill
-            number = _skip(stream, size - tail) if tail is not None and size > tail else 0
+            number = 0
             while stream.tell() < size:
                 if number and size > 2 * SEARCHED_BYTES and SEARCHED_BYTES <= stream.tell() < size - SEARCHED_BYTES:
                     number += _skip(stream, size - SEARCHED_BYTES)

@@ -13,7 +13,7 @@ from ridgeline.errors import ExitCode
 from ridgeline.stats import wording
 
 if TYPE_CHECKING:
-    from ridgeline.campaign.verify_runs import Mismatch, Verification
+    from ridgeline.campaign.verify import Mismatch, Verification
 
 
 def verify(
