@@ -61,10 +61,7 @@ def gather(study: Study, folders: Sequence[Path]) -> list[Observation]:
 
 
 def keep(folder: StudyFolder, observations: Sequence[Observation]) -> None:
-    rows = [
-        {"point": dict(observation.point), "score": observation.score, "node_s": observation.node_s}
-        for observation in observations
-    ]
+    rows = [{"point": dict(each.point), "score": each.score, "node_s": each.node_s} for each in observations]
     try:
         write_whole(folder.path / FILE, json.dumps(rows, indent=1) + "\n")
     except OSError as error:

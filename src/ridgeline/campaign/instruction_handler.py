@@ -61,18 +61,19 @@ class InstructionHandler:
             line: Event = {"id": name, "act": "unreadable", "told": instruction, "refused": True}
         else:
             try:
-                if why := refusals.get(instruction.act):
-                    raise Refused(why)  # noqa: TRY301  one way for all refusals
-                line = {**instruction.as_line(), **self._carry_out(instruction), "refused": False}
+                done, refused = self._carry_out(instruction, refusals), False
             except Refused as why_not:
-                line = {**instruction.as_line(), "told": str(why_not), "refused": True}
+                done, refused = {"told": str(why_not)}, True
+            line = {**instruction.as_line(), **done, "refused": refused}
         self.record({"event": "instruction", **line})
         if not line["refused"] and line["act"] == Act.CANCEL:
             self.executor.cancel(self.history.open_runs[line["run"]].ticket)
         self.agenda.reconsider()
 
-    def _carry_out(self, instruction: Instruction) -> dict[str, Any]:
+    def _carry_out(self, instruction: Instruction, refusals: dict[Act, str]) -> dict[str, Any]:
         """What the journal keeps of it; Refused where it cannot be."""
+        if why := refusals.get(instruction.act):
+            raise Refused(why)
         paused = self.history.instructions.paused
         match instruction.act:
             case Act.PAUSE:

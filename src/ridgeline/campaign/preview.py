@@ -89,15 +89,13 @@ class SpaceSize:
 
 def space_size(checked: CheckedStudy) -> SpaceSize:
     space, rng = checked.study.space, random.Random(0)
-    points, exact = space.raw_size(), space.raw_size() <= _LISTED_POINTS
+    exact = space.raw_size() <= _LISTED_POINTS
+    draws = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in range(SAMPLED_POINTS))
+    found = Counter(map(checked.refusal, space.points() if exact else map(space.restrict, draws)))
+    refused = Counter({reason: times for reason, times in found.items() if reason is not None})
     if exact:
-        looked_at = list(space.points())
-        points = len(looked_at)
-    else:
-        draws = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in range(SAMPLED_POINTS))
-        looked_at = [space.restrict(values) for values in draws]
-    refused = Counter(reason for point in looked_at if (reason := checked.refusal(point)))
-    return SpaceSize(points, points * (1 - refused.total() / len(looked_at)), exact, refused)
+        return SpaceSize(found.total(), found[None], True, refused)
+    return SpaceSize(space.raw_size(), space.raw_size() * (found[None] / found.total()), False, refused)
 
 
 @dataclass(frozen=True, slots=True)
