@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from ridgeline import catalog
-from ridgeline.campaign.asked import Asked, Gate, bisecting, comparing, edge_of, scaling, steps_to
-from ridgeline.campaign.assembly import assemble_campaign, assemble_or_resume, check_study_again
+from ridgeline.campaign.asked import Gate, bisecting, comparing, edge_of, scaling, steps_to
+from ridgeline.campaign.assembly import Asked, assemble_campaign, assemble_or_resume, check_study_again
 from ridgeline.campaign.check import CheckedStudy, check_study
 from ridgeline.campaign.controller import Campaign
 from ridgeline.campaign.extension import extension, more_s
@@ -33,8 +33,7 @@ from ridgeline.campaign.point_text import BASELINE, Setting, parse_point
 from ridgeline.campaign.preview import StudyCheck, whole_check
 from ridgeline.campaign.sampling import sampler_of
 from ridgeline.campaign.status import CampaignStatus, pasted_answer, read_status
-from ridgeline.campaign.verify import verify_folder
-from ridgeline.campaign.verify_runs import Verification
+from ridgeline.campaign.verify import Verification, verify_folder
 from ridgeline.diagnose.base import Diagnosis
 from ridgeline.diagnose.base import diagnose as diagnosed
 from ridgeline.errors import InputError, StudyError
@@ -232,7 +231,7 @@ def tune(
 
     def asked(found: CheckedStudy) -> Asked:
         path = _path(out) or Path("studies") / found.study.name
-        return Asked(*assemble_or_resume(found, path, found.study.name, question, whole=True))
+        return assemble_or_resume(found, path, found.study.name, question, whole=True)
 
     return _answered(study, progress, asked)
 

@@ -293,7 +293,7 @@ def test_a_variant_is_built_with_the_modules_that_follow_a_knob(tmp_path: Path) 
     job = JobLimits(modules=("gcc/{gcc}", "{extra}"))
     shop = Workshop(tmp_path, Builds(make=("touch kernel",), keep=("kernel",)), job)
     recipe = shop.builder.recipe
-    assert recipe.modules({"gcc": 13, "extra": None}) == ("gcc/13",)
+    assert recipe.job.loaded({"gcc": 13, "extra": None}) == ("gcc/13",)
     assert recipe.key({"gcc": 12, "extra": ""}) != recipe.key({"gcc": 13, "extra": ""})
     assert recipe.used({"gcc": 13, "extra": "", "block": 1}) == {"gcc": 13, "extra": ""}
     outcome = shop.built({"gcc": 99, "extra": ""})

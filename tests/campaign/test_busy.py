@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.machine import _brief_text, _busy_text, busy_machine
+from ridgeline.campaign.machine import _busy_text, brief_runs, busy_machine
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.live import TerminalView
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import Cause, Ending, Job, Resources, Run
 from ridgeline.records.site import LOCAL
+from ridgeline.records.study import Goal, Study
 from ridgeline.study.history import History
 from ridgeline.testing import MemoryExecutor
 from tests.campaign.harness import campaign, study
@@ -61,9 +63,15 @@ def test_a_server_that_waits_for_its_requests_is_not_starved() -> None:
     assert "CPU time" not in crowded and "cpu_s" not in crowded
 
 
-def test_runs_of_a_few_milliseconds_time_the_shell_as_well() -> None:
-    assert "a run takes 4 ms" in _brief_text([0.004, 0.003, 3.0])
-    assert _brief_text([0.2, 0.3, 0.001]) == _brief_text([]) == ""
+def test_runs_of_a_few_milliseconds_time_the_shell_as_well(tmp_path: Path) -> None:
+    timed = study(tmp_path, goal=Goal("wall_s", "minimize"))
+
+    def said(*walls_s: float, asked: Study = timed) -> str:
+        runs = [(None, SimpleNamespace(metrics={"wall_s": wall_s})) for wall_s in walls_s]
+        return brief_runs(asked, SimpleNamespace(ok_runs=lambda *stages: runs))
+
+    assert "a run takes 4 ms" in said(0.004, 0.003, 3.0)
+    assert said(0.2, 0.3, 0.001) == said() == said(0.004, asked=study(tmp_path)) == ""
 
 
 class Crowded(MemoryExecutor):

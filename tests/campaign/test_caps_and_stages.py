@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from ridgeline.campaign.advice import _stepped
-from ridgeline.campaign.check import _knobs_behind, _points_that_tell
+from ridgeline.campaign.check import _names_behind, _points_that_tell
 from ridgeline.campaign.kinds.steps import knob_groups
 from ridgeline.campaign.ledger import Ledger
 from ridgeline.campaign.status import _side_by_side, _traces_in, _whose
-from ridgeline.campaign.under_way import RunUnderWay, cut_output, runs_under_way, too_much_output
+from ridgeline.campaign.under_way import RunUnderWay, cut_file, runs_under_way, too_much_output
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.records.space import Continuous, Discrete, Space
@@ -55,7 +55,8 @@ def test_output_of_all_files_together_is_capped_and_each_is_cut_to_it(tmp_path: 
     elsewhere = tmp_path / "of-the-user"
     elsewhere.write_bytes(b"u" * 700)
     (tmp_path / "stderr").symlink_to(elsewhere)
-    cut_output(tmp_path, ["log"], 500)
+    for name in ("stdout", "stderr", "log"):
+        cut_file(tmp_path / name, 500)
     sizes = {name: (tmp_path / name).stat().st_size for name in ("stdout", "log", "other")}
     assert sizes == {"stdout": 500, "log": 400, "other": 5000}
     assert elsewhere.stat().st_size == 700, "a link may lead to any file of the user's"
@@ -103,7 +104,7 @@ def test_profiles_name_the_baseline_and_the_setting(tmp_path: Path) -> None:
     for name in ("b-TP-1.json", "a-TP-10.json", "c-TP-0.json.gz", "notes.txt"):
         (folder / name).write_text("")
     assert _traces_in(tmp_path / "run")[0].name == "c-TP-0.json.gz", "the first rank's first"
-    assert _side_by_side(own, SimpleNamespace(trials={}, root=tmp_path), []) is None  # type: ignore[arg-type]
+    assert not [*_side_by_side(own, SimpleNamespace(trials={}, root=tmp_path), [])]  # type: ignore[arg-type]
 
 
 def test_every_knob_is_in_one_group_the_studys_own_first(tmp_path: Path) -> None:
@@ -127,7 +128,8 @@ def test_a_study_is_checked_at_all_values_of_the_knobs_behind_a_name(tmp_path: P
     )
     space = Space(knobs, {"product": Expression.parse("a * 3"), "twice": Expression.parse("product * 2")})
     own = study(tmp_path, space=space, baseline={"a": 2, "b": "x", "c": 6})
-    assert _knobs_behind(own, ["twice"]) == {"a"} and _knobs_behind(own, ["d", "c"]) == {"b", "c", "d"}
+    assert _names_behind(space, ["twice"]) == {"twice", "product", "a"}
+    assert _names_behind(space, ["d", "c"]) == {"b", "c", "d"}
     assert list(_points_that_tell(own, ["twice"])) == [{"a": 1, "b": "x", "c": 6}, {"a": 2, "b": "x", "c": 6}]
     found = {tuple(point.items()) for point in _points_that_tell(own, ["d"])}
     assert found == {

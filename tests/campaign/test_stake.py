@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.campaign.preview import Stake, _profile_doubt, _profiler_doubt, stake
+from ridgeline.campaign.preview import Stake, _profiler_doubt, stake
 from ridgeline.errors import RidgelineError
 from ridgeline.records.expression import Expression
 from ridgeline.records.run import Cause, Ending, Job
@@ -138,19 +138,6 @@ def test_a_budget_of_node_hours_bounds_builds_on_the_site_too(tmp_path: Path) ->
     builds = Builds(("make",), ("bin",), where="site", limit_s=7200.0)
     found = said(tmp_path, budget=Budget(node_hours=5.0, trials=60), site=slots(2), builds=builds)
     assert found.node_hours == pytest.approx(5 + 2 * (1 + 2)), "two jobs in flight: a build of two hours, a run of one"
-
-
-def test_the_share_of_profiles_is_planned_and_warned_about(tmp_path: Path) -> None:
-    small = study(tmp_path, budget=Budget(trials=5), profile=ProfileStage("torch"), confirm=ConfirmStage(top=0))
-    assert stake(small).share_of("profile") == pytest.approx(2 / (3 + 5 + 1 + 2))
-    assert _profile_doubt(small) == (
-        "stages.profile adds 2 of at most 11 runs, 18% of the node-hours, which is more than 5%; with more trials or "
-        "blocks it is less"
-    )
-    large = replace(small, budget=Budget(trials=60))
-    assert _profile_doubt(large) == ""
-    assert _profile_doubt(replace(small, profile=None)) == ""
-    assert _profile_doubt(replace(small, budget=Budget(node_hours=5.0))) == "", "as many runs as fit: nobody can tell"
 
 
 def test_a_profiler_that_jobs_here_will_not_find_is_warned_about(

@@ -22,8 +22,7 @@ from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.verify import verify_folder
-from ridgeline.campaign.verify_runs import Mismatch, Verification, _same_numbers, anywhere, differences, reworded, same
+from ridgeline.campaign.verify import Mismatch, Verification, anywhere, differences, reworded, same, verify_folder
 from ridgeline.cli.campaign.verify import _verification_lines
 from ridgeline.cli.main import run as command_line
 from ridgeline.study.folder import StudyFolder
@@ -631,13 +630,8 @@ def test_a_folder_without_a_receipt_says_so() -> None:
     assert any("no receipt" in line for line in _verification_lines(Verification("x")))
 
 
-def test_gpus_are_read_from_the_driver_or_asked_of_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receipts, "PROC", tmp_path)
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 'NVIDIA A100, 40GB, 535.1'\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert receipts._gpus() == [("NVIDIA A100, 40GB", "535.1")]
     card = tmp_path / "driver/nvidia/gpus/0000:01:00.0"
     card.mkdir(parents=True)
     (card / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 5\n")
@@ -658,11 +652,3 @@ def test_a_run_that_somebody_repeated_by_hand_is_no_stranger(folder: Path) -> No
     assert found_in(folder) == []
     shutil.copytree(run, run.with_name(f"{run.name}-again"))
     assert [each.what for each in found_in(folder)] == ["a run's folder"]
-
-
-def test_fractions_that_another_processor_rounded_otherwise_are_the_same() -> None:
-    stated = '{"predicted_tok_s": 19442.86024927236, "requests": 300}'
-    assert _same_numbers(stated, '{"predicted_tok_s": 19442.860249272355, "requests": 300}')
-    assert not _same_numbers(stated, '{"predicted_tok_s": 19443.86024927236, "requests": 300}')
-    assert not _same_numbers(stated, '{"predicted_tok_s": 19442.86024927236, "requests": 301}')
-    assert not _same_numbers(stated, '{"predicted_tok_s": 19442.86024927236}')

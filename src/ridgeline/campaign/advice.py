@@ -15,6 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
+from typing import NamedTuple
 
 from ridgeline.errors import InputError, NothingFound, OpenQuestion, RidgelineError, SiteError
 from ridgeline.records.expression import Value, is_number
@@ -34,13 +35,10 @@ LONGEST_CHAIN = 2  # moves in a row that fail; with 5 twice as many trials faile
 _WORDS = {Kind.OOM_RUN: "run-time OOM", Kind.OOM_START: "start-up OOM"}
 
 
-@dataclass(frozen=True, slots=True)
-class _MadeMove:
-    """A move that was made: which way, how far, and how many in a row it is."""
-
+class _MadeMove(NamedTuple):
     way: tuple[str, int]
     steps: int
-    chain: int
+    chain: int  # how many in a row it is
 
 
 @dataclass
@@ -102,22 +100,16 @@ def _stepped(knob: Knob, value: Value, steps: int) -> Value | None:
     if not is_number(value):
         return None
     if isinstance(knob, Continuous):
-        there = knob.rounded(_along(knob, value, steps))
+        moved = value + (knob.high - knob.low) * _CONTINUOUS_STEP * steps
+        if knob.log:
+            moved = float(value * (knob.high / knob.low) ** (_CONTINUOUS_STEP * steps))
+        there = knob.rounded(moved)
         return None if there == value else there
     if not knob.ordered:
         return None
-    numbers = [v for v in knob.values if is_number(v)]
-    if steps > 0:
-        beyond = sorted(v for v in numbers if v > value)
-    else:
-        beyond = sorted((v for v in numbers if v < value), reverse=True)
+    beyond = [v for v in knob.values if is_number(v) and (v > value if steps > 0 else v < value)]
+    beyond.sort(reverse=steps < 0)
     return beyond[min(abs(steps), len(beyond)) - 1] if beyond else None
-
-
-def _along(knob: Continuous, value: float, steps: int) -> float:
-    if knob.log:
-        return float(value * (knob.high / knob.low) ** (_CONTINUOUS_STEP * steps))
-    return value + (knob.high - knob.low) * _CONTINUOUS_STEP * steps
 
 
 def _why(trial: Trial, outcome: Outcome, move: Move) -> str:
@@ -147,14 +139,17 @@ def baseline_failure(study: Study, history: History, run: Run, outcome: Outcome)
     text = f"the baseline itself did not pass: {outcome} (run folder {run.folder})"
     again = f"then `ridgeline resume {quote(str(history.root))}` runs the baseline again"
     if outcome.kind.retryable:
+        sites = sorted((history.root / "sites").glob("*.y*ml"))
+        file = sites[0] if sites else f"`site` in {history.root / 'study.yaml'}"
         return SiteError(
             f"{text}, also after {study.job.retries} retries. The site did this, not the setting: have it looked at, "
-            f"or correct {_site_file(history)}; {again}"
+            f"or correct {file}; {again}"
         )
     if outcome.lacking:
-        file = history.root / "study.yaml"
-        line, where = _place_of_run(file)
-        return InputError(f"{file}:{line}: {where}: {text}. What to do: {outcome.remedy}; {again}")
+        line, where = _place_of_run(history.root / "study.yaml")
+        return InputError(
+            f"{history.root / 'study.yaml'}:{line}: {where}: {text}. What to do: {outcome.remedy}; {again}"
+        )
     return NothingFound(
         f"{text}; nothing can be compared with it, so nothing else was run. "
         f"In {history.root / 'study.yaml'} {_change(study, outcome)}; {again}"
@@ -194,8 +189,3 @@ def _change(study: Study, outcome: Outcome) -> str:
             where = "baseline" if move.knob in study.space.by_name else "workload: flags"
             return f"{'raise' if move.direction > 0 else 'lower'} {move.knob} in `{where}`"
     return outcome.remedy or _CHANGES.get(outcome.kind, "correct what the run shows")
-
-
-def _site_file(history: History) -> str:
-    found = sorted((history.root / "sites").glob("*.y*ml"))
-    return str(found[0]) if found else f"`site` in {history.root / 'study.yaml'}"

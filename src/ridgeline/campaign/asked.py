@@ -10,11 +10,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ridgeline.campaign.assembly import assemble_again, assemble_folder, assemble_next_folder, assemble_or_resume
+from ridgeline.campaign.assembly import (
+    Asked,
+    assemble_again,
+    assemble_folder,
+    assemble_next_folder,
+    assemble_or_resume,
+)
 from ridgeline.campaign.check import CheckedStudy
-from ridgeline.campaign.kinds.base import CampaignQuestion
 from ridgeline.campaign.kinds.bisect import bisect_question
 from ridgeline.campaign.kinds.compare import comparison
 from ridgeline.campaign.kinds.edge import edge_question
@@ -26,11 +31,6 @@ from ridgeline.campaign.status import read_status, read_winner
 from ridgeline.errors import InputError
 from ridgeline.stats.gate import MOST_RUNS
 from ridgeline.study.folder import STEPS_ENDINGS, StudyFolder
-
-
-class Asked(NamedTuple):
-    folder: StudyFolder
-    question: CampaignQuestion | None  # None: it was asked in this folder before, and goes on
 
 
 def comparing(
@@ -53,7 +53,7 @@ def edge_of(
 ) -> Asked:
     """The largest value of a knob that passes, and the one to use in production, this share below it."""
     question = edge_question(found, knob, at, repeats, margin, fails)
-    return Asked(*assemble_or_resume(found, out, f"{found.study.name}-edge-{knob}", question))
+    return assemble_or_resume(found, out, f"{found.study.name}-edge-{knob}", question)
 
 
 def scaling(
@@ -85,7 +85,7 @@ def steps_to(
     ending = STEPS_ENDINGS[-1] if question == grouped else STEPS_ENDINGS[0]  # both may be wanted of one setting
     if out is None and beside is not None:
         out = beside.resolve().with_name(f"{beside.resolve().name}{ending}")
-    return Asked(*assemble_or_resume(found, out, f"{found.study.name}{ending}", question))
+    return assemble_or_resume(found, out, f"{found.study.name}{ending}", question)
 
 
 def bisecting(
@@ -100,7 +100,7 @@ def bisecting(
 ) -> Asked:
     """Which value of an ordered knob made a program slower, from a good end to a bad one; None: the first, the last."""
     question = bisect_question(found, over, at, ends, slower, runs)
-    return Asked(*assemble_or_resume(found, out, f"{found.study.name}-bisect-{over}", question))
+    return assemble_or_resume(found, out, f"{found.study.name}-bisect-{over}", question)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Gate:
         return replace(self.question(self._before), most_runs=self.runs or MOST_STORED)
 
     def _asked(self, question: GateQuestion, what: str = "gate") -> Asked:
-        return Asked(*assemble_again(self.found, self.out, f"{self.found.study.name}-{what}", question))
+        return assemble_again(self.found, self.out, f"{self.found.study.name}-{what}", question)
 
 
 def now_text() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from ridgeline import catalog
 from ridgeline.campaign.builds import Builder, Recipe
@@ -22,9 +23,8 @@ from ridgeline.errors import RidgelineError, StoreError
 from ridgeline.executors.base import Executor
 from ridgeline.records.answer import Conclusion
 from ridgeline.records.site import LOCAL
-from ridgeline.records.study import Study
 from ridgeline.study.codec import Extension, event_of
-from ridgeline.study.folder import StudyFolder, asked, binding
+from ridgeline.study.folder import JOURNAL, StudyFolder, asked, binding
 from ridgeline.study.history import History, read_history
 from ridgeline.study.journal import Journal
 from ridgeline.study.lock import StudyLock
@@ -37,9 +37,14 @@ def as_asked(file: StudyFile, question: CampaignQuestion) -> StudyFile:
     return replace(file, study=question.applied_to(file.study))
 
 
+class Asked(NamedTuple):
+    folder: StudyFolder
+    question: CampaignQuestion | None  # None: it was asked in this folder before, and goes on
+
+
 def assemble_folder(found: CheckedStudy, out: Path | None, name: str) -> StudyFolder:
     """A new folder for a campaign of this study: `out`, or studies/`name`. Nothing has run yet."""
-    return _new_folder(found, out or Path("studies") / name)
+    return StudyFolder.create(out or Path("studies") / name, found.file, in_place=found.workload.in_place)
 
 
 def assemble_next_folder(found: CheckedStudy, out: Path | None, name: str, question: CampaignQuestion) -> StudyFolder:
@@ -48,24 +53,29 @@ def assemble_next_folder(found: CheckedStudy, out: Path | None, name: str, quest
     A folder in which this very question was asked is not left behind: StoreError says how to go on with it. Of two that
     begin at the same time each gets a folder of its own.
     """
-    if out is not None:
-        return _new_folder(found, out)
-    for number in itertools.count(1):
-        path = Path("studies") / (name if number == 1 else f"{name}-{number}")
-        try:
-            path.mkdir(mode=0o700, parents=True)
-        except FileExistsError:
-            if not _asks(path, found, question):
-                continue
-        return _new_folder(found, path)
-    raise AssertionError("there is always another number")
+    if out is None:
+        out = next(path for path in _numbered(name) if _made(path) or _asks(path, found, question))
+    return assemble_folder(found, out, name)
+
+
+def _numbered(name: str) -> Iterator[Path]:
+    return (Path("studies") / (name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
+
+
+def _made(path: Path) -> bool:
+    """Whether this folder is new, and so ours."""
+    try:
+        path.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _asks(path: Path, found: CheckedStudy, question: CampaignQuestion) -> bool:
     """Whether the campaign in this folder, if there is one, was asked the same of the same study."""
     try:
         same = question_line(question_of(read_history(path))) == question_line(question)
-        return same and not _changed(found, StudyFolder.open(path))
+        return same and not StudyFolder.open(path).changed(found.file, found.workload.in_place, whole=False)
     except (RidgelineError, OSError, LookupError):
         return False  # another's folder, one just made, or damaged: not ours to go on with
 
@@ -75,24 +85,20 @@ def check_study_again(folder: Path) -> CheckedStudy:
     return check_new(StudyFolder.open(folder).load(to_run=True))
 
 
-def _new_folder(found: CheckedStudy, path: Path) -> StudyFolder:
-    return StudyFolder.create(path, found.file, in_place=found.workload.in_place)
-
-
 def assemble_or_resume(
     found: CheckedStudy, out: Path | None, name: str, question: CampaignQuestion, *, whole: bool = False
-) -> tuple[StudyFolder, CampaignQuestion | None]:
+) -> Asked:
     """As `assemble_folder`; a folder in which the same question was asked goes on, and has its question already.
 
     The study must be the same too, with the files that it names: `whole`, or what makes up the question. While nothing
     has passed there it may have been corrected, and replaces the folder's.
     """
     path = out or Path("studies") / name
-    if not (path / "journal.jsonl").exists():
-        return _new_folder(found, path), question
+    if not (path / JOURNAL).exists():
+        return Asked(assemble_folder(found, path, name), question)
     folder = StudyFolder.open(path)
     history = read_history(folder.path)
-    changed = _changed(found, folder, whole=whole)
+    changed = folder.changed(found.file, found.workload.in_place, whole=whole)
     if changed and binding(history):
         raise StoreError(
             f"{path} already holds a campaign of another study ({', '.join(changed)} changed since); name another "
@@ -102,29 +108,22 @@ def assemble_or_resume(
         raise StoreError(f"{path} already holds another campaign; name another --out")
     if changed:
         folder.take(found.file, in_place=found.workload.in_place)
-    return folder, None
+    return Asked(folder, None)
 
 
-def _changed(found: CheckedStudy, folder: StudyFolder, *, whole: bool = False) -> list[str]:
-    return folder.changed(found.file, found.workload.in_place, whole=whole)
-
-
-def assemble_again(
-    found: CheckedStudy, out: Path | None, name: str, question: CampaignQuestion
-) -> tuple[StudyFolder, CampaignQuestion | None]:
+def assemble_again(found: CheckedStudy, out: Path | None, name: str, question: CampaignQuestion) -> Asked:
     """For questions that are asked again and again: a folder of its own each time, studies/`name`, `name`-2 and so on.
 
     One that was stopped before it had its answer goes on.
     """
     if out is not None:
         return assemble_or_resume(found, out, name, question)
-    for number in itertools.count(1):
-        path = Path("studies") / (name if number == 1 else f"{name}-{number}")
-        if not (path / "journal.jsonl").exists():
-            return _new_folder(found, path), question
+    for path in _numbered(name):
+        if not (path / JOURNAL).exists():
+            break
         if _asks(path, found, question) and read_history(path).verdict is None:
-            return StudyFolder.open(path), None
-    raise AssertionError("there is always another number")
+            return Asked(StudyFolder.open(path), None)
+    return Asked(assemble_folder(found, path, name), question)
 
 
 @contextmanager
@@ -181,7 +180,9 @@ def _end_notified(campaign: Campaign) -> Iterator[None]:
 def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, history: History) -> Campaign:
     study = found.study
     executor = executor_of(found)
-    ledger = Ledger(study.budget, history, slots=_jobs_at_once(study, executor))
+    # as many runs beside each other as there are slots, where there are cores for them
+    at_once = executor.at_once(study.job.resources(study.space.settings(study.baseline)))
+    ledger = Ledger(study.budget, history, slots=at_once)
     agenda = question.agenda(found, history, ledger)
     campaign = Campaign(question, study, found.workload, executor, journal, history, agenda, ledger)
     if study.builds is not None:
@@ -192,11 +193,6 @@ def _joined(question: CampaignQuestion, found: CheckedStudy, journal: Journal, h
         how = (recipe, history.root, builds_on, history, campaign.record, campaign.with_retries)
         campaign.builder = Builder(*how, study=study.name, reserve=campaign.reserve_build)
     return campaign
-
-
-def _jobs_at_once(study: Study, executor: Executor) -> int:
-    """How many jobs of this study run beside each other: as many as there are slots, where there are cores for them."""
-    return executor.at_once(study.job.resources(study.space.settings(study.baseline)))
 
 
 def executor_of(found: CheckedStudy) -> Executor:

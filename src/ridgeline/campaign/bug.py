@@ -11,7 +11,7 @@ from ridgeline import catalog
 from ridgeline.campaign.judge import secret_values
 from ridgeline.campaign.status import CampaignStatus, read_status
 from ridgeline.errors import InputError, RidgelineError
-from ridgeline.files import read_text
+from ridgeline.files import text_of
 from ridgeline.records.exhibit import changes
 from ridgeline.records.outcome import Kind
 from ridgeline.records.run import Run
@@ -32,8 +32,7 @@ def failed_run(folder: Path) -> tuple[CampaignStatus, Run]:
     path = folder.resolve()
     root = path.parent.parent
     if path.parent.name != RUNS or not (root / "journal.jsonl").is_file():
-        example = next((p for p in sorted(path.glob(f"{RUNS}/*"))), None)
-        hint = f", such as {example}" if example is not None else ""
+        hint = "".join(f", such as {example}" for example in sorted(path.glob(f"{RUNS}/*"))[:1])
         raise InputError(f"{folder} is not a run folder; name one of a study's {RUNS}{hint}")
     now = read_status(root)
     run = next((run for run in now.history.runs.values() if run.folder.name == path.name), None)
@@ -48,9 +47,7 @@ def failed_run(folder: Path) -> tuple[CampaignStatus, Run]:
 
 def bug_report(now: CampaignStatus, run: Run) -> str:
     """Everything a maintainer asks for first, and nothing that only this machine or its user should know."""
-    secrets = secret_values(now.study.site.secrets)
-    text = "\n".join(_lines(now, run)) + "\n"
-    return _HOME.sub("~", masked(text, secrets))
+    return _HOME.sub("~", masked("\n".join(_lines(now, run)) + "\n", secret_values(now.study.site.secrets)))
 
 
 def _lines(now: CampaignStatus, run: Run) -> Iterator[str]:
@@ -68,7 +65,10 @@ def _lines(now: CampaignStatus, run: Run) -> Iterator[str]:
     alike = sum(r.outcome is not None and r.outcome.kind is outcome.kind for r in attempts)
     yield from (f"It ended so in {alike} of {count(len(attempts), 'run')} of this setting.", "")
     yield from ("## Command", "", *_command(now, trial))
-    yield from ("## What differs from what works", "", *_difference(now, trial))
+    changed = changes(study.baseline, trial.point) or "nothing: this is the baseline itself"
+    passed = any(t.point == study.baseline for t, _ in history.ok_runs(*Stage))
+    yield from ("## What differs from what works", "")
+    yield f"The baseline {'passes' if passed else 'was not seen to pass'}. Changed from it: {changed}."
     yield from ("", "## Versions and machine", "", *(f"- {name}: {value}" for name, value in versions.items()))
     yield from ("", "## Log", "", *_log(run))
     yield from ("## What was tried", "", *_tried(now, trial))
@@ -85,13 +85,6 @@ def _command(now: CampaignStatus, trial: Trial) -> Iterator[str]:
     exported = [] if run is None else state_text(run.folder, "env").splitlines()
     if own := [line for line in exported if "RIDGELINE_" not in line]:
         yield from ("with this environment:", *_fenced(own, "sh"))
-
-
-def _difference(now: CampaignStatus, trial: Trial) -> Iterator[str]:
-    base = now.study.baseline
-    changed = changes(base, trial.point) or "nothing: this is the baseline itself"
-    passed = any(t.point == base for t, _ in now.history.ok_runs(*Stage))
-    yield f"The baseline {'passes' if passed else 'was not seen to pass'}. Changed from it: {changed}."
 
 
 def _versions(now: CampaignStatus, run: Run) -> Iterator[tuple[str, str]]:
@@ -119,18 +112,12 @@ def _log(run: Run) -> Iterator[str]:
     evidence = run.outcome.evidence
     names = [evidence.source] if evidence is not None else ["stderr", "stdout"]
     for name in names:
-        try:
-            lines = read_text(run.folder / name).splitlines()
-        except OSError:
-            continue
-        if not lines:
+        if not (lines := text_of(run.folder / name).splitlines()):
             continue
         at = evidence.line_number - 1 if evidence is not None and evidence.line_number else len(lines) - 1
         first, last = max(0, at - _BEFORE), min(len(lines), at + _AFTER + 1)
-        yield f"`{name}`, lines {first + 1} to {last} of {len(lines)}:"
-        yield ""
         shown = [("> " if n == at else "  ") + lines[n][:_LONGEST_LINE] for n in range(first, last)]
-        yield from _fenced(shown)
+        yield from (f"`{name}`, lines {first + 1} to {last} of {len(lines)}:", "", *_fenced(shown))
         return
     yield from ("The run left no log.", "")
 
@@ -151,13 +138,10 @@ def _tried(now: CampaignStatus, trial: Trial) -> Iterator[str]:
         return
     yield from ("| changed from the failing setting | ended as |", "|---|---|")
     for _, what, ended in sorted(rows, key=lambda row: row[0])[:_MOST_TRIED]:
-        yield f"| {what} | {_cell(ended)} |"
+        cell = ended.replace("|", "\\|").replace("\n", " ")[:200]
+        yield f"| {what} | {cell} |"
     if len(rows) > _MOST_TRIED:
         yield from ("", f"and {len(rows) - _MOST_TRIED} more, further away.")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")[:200]
 
 
 def _fenced(lines: Iterable[str], kind: str = "text") -> Iterator[str]:

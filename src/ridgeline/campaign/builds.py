@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,8 +39,9 @@ class Recipe:
     job: JobLimits  # a variant is built with the modules that it will run with
 
     def key(self, settings: Settings) -> str:
-        text: list[object] = [self.commands(settings), sorted(self.env(settings).items()), list(self.builds.keep)]
-        if modules := self.modules(settings):
+        env = sorted(self.builds.environment(settings).items())
+        text: list[object] = [self.builds.commands(settings), env, list(self.builds.keep)]
+        if modules := self.job.loaded(settings):
             text.append(modules)
         digest = hashlib.sha256(json.dumps(text).encode())
         for source in self.sources():
@@ -48,21 +49,11 @@ class Recipe:
             digest.update(source.read_bytes())
         return digest.hexdigest()[:16]
 
-    def commands(self, settings: Settings) -> list[str]:
-        return self.builds.commands(settings)
-
-    def env(self, settings: Settings) -> dict[str, str]:
-        return self.builds.environment(settings)
-
-    def modules(self, settings: Settings) -> tuple[str, ...]:
-        return self.job.loaded(settings)
-
     def used(self, settings: Settings) -> Settings:
         """The settings that decide this variant."""
-        names = {
-            n for text in (*self.builds.make, *self.builds.env.values(), *self.job.modules) for n in field_names(text)
-        }
-        return {name: settings[name] for name in sorted(names) if name in settings}
+        texts = (*self.builds.make, *self.builds.env.values(), *self.job.modules)
+        names = {name for text in texts for name in field_names(text)}
+        return {name: settings[name] for name in sorted(names & settings.keys())}
 
     def sources(self) -> list[Path]:
         """The listed files and globs, and every file beside the study whose name stands in the commands."""
@@ -113,10 +104,10 @@ def _failed_build(folder: Path, ending: Ending) -> Outcome:
     evidence = error or last_line(folder, _LOGS)
     if evidence is not None and _FULL.search(evidence.text):
         return Outcome(Kind.SITE_FAULT, "the disk or the quota is full", evidence)
+    text = ending.cause.value
     if ending.cause is Cause.EXITED:
         text = f"exit code {ending.exit_code}" if ending.signal is None else f"signal {ending.signal}"
-        return Outcome(Kind.BUILD_FAILED, ending.reason or f"the build ended with {text}", evidence)
-    return Outcome(Kind.BUILD_FAILED, ending.reason or f"the build ended with {ending.cause.value}", evidence)
+    return Outcome(Kind.BUILD_FAILED, ending.reason or f"the build ended with {text}", evidence)
 
 
 def _what_is_missing(folder: Path, ending: Ending, error: Evidence | None) -> Evidence | None:
@@ -130,24 +121,19 @@ def _what_is_missing(folder: Path, ending: Ending, error: Evidence | None) -> Ev
 def _missing_name(line: Evidence) -> str:
     """The program or module that this line says is not there."""
     found = _MISSING_MODULE.search(line.text) or _MISSING_PROGRAM.search(line.text)
-    names = [name for name in found.groups() if name] if found else []
-    return names[0] if names else ""
+    return next(filter(None, found.groups()), "") if found else ""
 
 
-def _blamed_values(outcome: Outcome, used: Settings) -> Settings:
-    """Of the settings that decide a variant, those that name what is missing: others need not be built to know."""
+def _blamed_value(outcome: Outcome, used: Settings) -> Settings:
+    """Of the settings that decide a variant, one that names what is missing: others need not be built to know."""
     if outcome.kind is not Kind.SITE_FAULT or outcome.evidence is None:
         return {}
     name = _missing_name(outcome.evidence)
-    named = {knob: value for knob, value in used.items() if name and _names(str(value), name)}
-    return dict(list(named.items())[:1])
-
-
-def _names(value: str, program: str) -> bool:
-    words: Sequence[str] = re.split(r"[\s=,;:]+", value)
-    short = program.rpartition("/")[2]
-    # modules differ by release: gcc/99 for 99
-    return any(word and word in (program, short, program.partition("/")[2]) for word in (*words, value))
+    spelled = {name, name.rpartition("/")[2], name.partition("/")[2]} - {""}  # modules differ by release: gcc/99 for 99
+    for knob, value in used.items():
+        if not spelled.isdisjoint((str(value), *re.split(r"[\s=,;:]+", str(value)))):
+            return {knob: value}
+    return {}
 
 
 # the host went down or somebody killed it: the build itself may be right
@@ -157,7 +143,6 @@ _OWN_FILES = ("run.sh", "env", "stdout", "stderr")  # kept beside the product: h
 
 @dataclass
 class _BuildUnderWay:
-    key: str
     job: Job
     settings: Settings
     ticket: str
@@ -213,10 +198,8 @@ class Builder:
 
     def collect(self) -> bool:
         """Whether a build has ended since the last time."""
-        if not self._open:
-            return False
         by_ticket = {build.ticket: build for build in self._open.values()}
-        ended = self.executor.poll(list(by_ticket))
+        ended = self.executor.poll(list(by_ticket)) if by_ticket else {}
         for ticket, ending in ended.items():
             self._end(by_ticket[ticket], ending)
         return bool(ended)
@@ -234,10 +217,10 @@ class Builder:
         job = Job(
             name=job_name(self.study, f"build-{folder.name}"),
             folder=folder,
-            command="set -e\n" + "\n".join(self.recipe.commands(settings)),
-            env=self.recipe.env(settings),
+            command="set -e\n" + "\n".join(self.recipe.builds.commands(settings)),
+            env=self.recipe.builds.environment(settings),
             limit_s=self.recipe.builds.limit_s,
-            modules=self.recipe.modules(settings),
+            modules=self.recipe.job.loaded(settings),
         )
         ticket = self.with_retries(lambda: self.executor.find(job)) if folder.is_dir() else None
         if ticket is None:
@@ -246,11 +229,11 @@ class Builder:
             self._lay_out(folder)
             ticket = self.with_retries(lambda: self.executor.submit(job))
         assert ticket is not None
-        self._open[folder.name] = _BuildUnderWay(folder.name, job, settings, ticket, again, spent_s)
+        self._open[folder.name] = _BuildUnderWay(job, settings, ticket, again, spent_s)
 
     def _end(self, build: _BuildUnderWay, ending: Ending) -> None:
-        del self._open[build.key]
         folder = build.job.folder
+        del self._open[folder.name]
         outcome = self._outcome(folder, ending)
         if ending.cause in _NOT_ITS_FAULT and outcome.kind is Kind.BUILD_FAILED and build.again:
             shutil.rmtree(folder)  # a power cut, say: it shows nothing about the variant
@@ -259,7 +242,7 @@ class Builder:
         files, used = self._prune(folder, outcome), self.recipe.used(build.settings)
         on_site = self.recipe.builds.where == "site"
         made = Build(
-            build.key,
+            folder.name,
             outcome,
             files_kept=files,
             duration_s=round(time.monotonic() - build.began_s, 3),
@@ -267,7 +250,7 @@ class Builder:
             ticket=build.ticket if on_site else "",
             node_s=round(build.spent_s + ending.cost_s, 3) if on_site else None,
             estimated_s=round(ending.cost_s, 3) if on_site and ending.charged_s is None else None,
-            missing=_blamed_values(outcome, used) or {},
+            missing=_blamed_value(outcome, used),
         )
         self.record(event_of(made))
 
@@ -284,9 +267,9 @@ class Builder:
         if ending.cause is not Cause.EXITED or ending.exit_code or ending.signal:
             return _failed_build(folder, ending)
         missing = [pattern for pattern in self.recipe.builds.keep if not any(folder.glob(pattern))]
-        if missing:
-            return Outcome(Kind.BUILD_FAILED, f"the build made no {', '.join(missing)}", last_line(folder, _LOGS))
-        return Outcome(Kind.OK)
+        if not missing:
+            return Outcome(Kind.OK)
+        return Outcome(Kind.BUILD_FAILED, f"the build made no {', '.join(missing)}", last_line(folder, _LOGS))
 
     def _prune(self, folder: Path, outcome: Outcome) -> int:
         """Remove all that is not kept, of a failed build all but how it was made; returns how many files are left.

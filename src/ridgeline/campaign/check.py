@@ -7,9 +7,10 @@ import itertools
 import math
 import random
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ridgeline import catalog
 from ridgeline.campaign.judge import secret_values
@@ -22,7 +23,7 @@ from ridgeline.records.space import Knob, Point, Settings, Space
 from ridgeline.records.study import Study
 from ridgeline.records.template import TOO_WIDE, bare_fields, field_names, grouped, wide_fields
 from ridgeline.records.trial import Stage, Trial
-from ridgeline.samplers.base import sampler_class
+from ridgeline.samplers.base import Sampler, sampler_class
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.stats.wording import count
 from ridgeline.study.forms import fields, read_form
@@ -40,83 +41,48 @@ class _JobComparison:
     study: Study
     workload: Workload
 
-    def outline(self, settings: Settings) -> str | None:
-        """Different for jobs that differ in what is pasted, built or asked of the site; None where nothing can run."""
-        builds = self.study.builds
+    def same(self, a: Point, b: Point) -> bool:
+        """False also where it cannot be known, because nothing can run there."""
         try:
-            asked = _as_the_site_sees(self.study.site.batch, self.study.job.resources(settings))
-            built = [builds.commands(settings), builds.environment(settings)] if builds else []
-            return repr((self.workload.paste(settings), built, asked, self.study.job.loaded(settings)))
+            first, second = (self.study.space.settings(point) for point in (a, b))
+            if self._outline(first) != self._outline(second):
+                return False
+            return self.workload.pasted_whole or self._prepared(first) == self._prepared(second)
         except (ExpressionError, ValueError, RidgelineError):
-            return None
-
-    def same(self, a: Settings, b: Settings) -> bool:
-        """False also where it cannot be known."""
-        outline = self.outline(a)
-        if outline is None or outline != self.outline(b):
             return False
-        if self.workload.pasted_whole:
-            return True
-        first = self._prepared(a)
-        return first is not None and first == self._prepared(b)
+
+    def _outline(self, settings: Settings) -> str:
+        """Different for jobs that differ in what is pasted, built or asked of the site."""
+        builds, asked = self.study.builds, self.study.job.resources(settings)
+        if (
+            self.study.site.batch == "local"
+        ):  # it starts the command once, whatever number of nodes and ranks is asked for
+            asked = replace(asked, nodes=1, ranks_per_node=1)
+        built = [builds.commands(settings), builds.environment(settings)] if builds else []
+        return repr((self.workload.paste(settings), built, asked, self.study.job.loaded(settings)))
 
     def _prepared(self, settings: Settings) -> object:
         with tempfile.TemporaryDirectory(prefix="ridgeline-check-") as folder:
             home = Path(folder) / "runs" / "1"
-            try:
-                job = self.workload.prepare(Trial(1, {}, settings, Stage.SEARCH, "check"), home)
-            except (ExpressionError, ValueError, RidgelineError):
-                return None
-            plain = replace(job, name="", folder=Path(), resources=Resources())
-            return plain, list(_content(home))
-
-
-def _as_the_site_sees(batch: str, asked: Resources) -> Resources:
-    # this machine starts the command once, whatever number of nodes and ranks is asked for
-    return replace(asked, nodes=1, ranks_per_node=1) if batch == "local" else asked
-
-
-def _content(folder: Path) -> Iterator[tuple[str, str]]:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            yield str(path.relative_to(folder)), hashlib.sha256(path.read_bytes()).hexdigest()
+            job = self.workload.prepare(Trial(1, {}, settings, Stage.SEARCH, "check"), home)
+            files = [path for path in sorted(home.rglob("*")) if path.is_file() and not path.is_symlink()]
+            content = [(path.relative_to(home), hashlib.sha256(path.read_bytes()).digest()) for path in files]
+            return replace(job, name="", folder=Path(), resources=Resources()), content
 
 
 _DRAWS = 24  # points beside the study's own at which a knob is tried: it may matter only together with another
 _SHARES = (0.0, 0.5, 0.999)  # of the way through a knob
 
 
-def _inert_knobs(study: Study, workload: Workload) -> list[Problem]:
-    jobs, places = _JobComparison(study, workload), _places(study)
-    return [
-        Problem(("space", knob.name), _reason(study, knob.name))
-        for knob in study.space.knobs
-        if knob.count != 1 and _changes_nothing(jobs, knob, places)
-    ]
-
-
-def _places(study: Study) -> list[Point]:
-    rng = random.Random(0)
-    space = study.space
-    drawn = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in range(_DRAWS))
-    return [study.baseline, *study.presets, *map(space.restrict, drawn)]
-
-
-def _changes_nothing(jobs: _JobComparison, knob: Knob, places: Sequence[Point]) -> bool:
-    tried = False
-    for place in places:
-        for other in _changed(jobs.study.space, knob, place) if knob.name in place else ():
-            tried = True
-            if not _same(jobs, place, other):
-                return False
-    return tried
-
-
-def _same(jobs: _JobComparison, a: Point, b: Point) -> bool:
-    try:
-        return jobs.same(jobs.study.space.settings(a), jobs.study.space.settings(b))
-    except ExpressionError:
-        return False
+def _inert_knobs(study: Study, workload: Workload) -> Iterator[Problem]:
+    jobs, space, rng = _JobComparison(study, workload), study.space, random.Random(0)
+    drawn = [{knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in range(_DRAWS)]
+    places = [study.baseline, *study.presets, *map(space.restrict, drawn)]
+    for knob in space.knobs:
+        there = [place for place in places if knob.name in place]
+        pairs = [(place, other) for place in there for other in _changed(space, knob, place)]
+        if pairs and all(jobs.same(a, b) for a, b in pairs):
+            yield Problem(("space", knob.name), _reason(study, knob.name))
 
 
 def _changed(space: Space, knob: Knob, place: Point) -> Iterator[Point]:
@@ -128,42 +94,32 @@ def _changed(space: Space, knob: Knob, place: Point) -> Iterator[Point]:
 
 
 def _reason(study: Study, name: str) -> str:
-    if name not in _mentioned(study):
-        return f"`{name}` isn't used anywhere; remove it or put {{{name}}} into {_where_to_put_it(study)}"
-    if study.site.launcher == "none" and any("launch" in field_names(text) for text in _study_texts(study)):
+    """Why no value of this knob changes the job. That a rule names it does not count."""
+    job, texts = study.job, [text for _, text in _study_texts(study)]
+    used = {field for text in texts for field in field_names(text)}
+    for size in (job.nodes, job.ranks_per_node, job.cores, job.gpus):
+        used |= size.names if size is not None else set()
+    into = f"put {{{name}}} into {'run' if 'run' in study.workload.options else 'the workload'}"
+    if name not in _names_behind(study.space, used):
+        return f"`{name}` isn't used anywhere; remove it or {into}"
+    if study.site.launcher == "none" and any("launch" in field_names(text) for text in texts):
         return (
             f"`{name}` changes nothing here: {{launch}} is empty, because the site has no launcher; "
-            f"give the site a `launcher`, or put {{{name}}} into {_where_to_put_it(study)}"
+            f"give the site a `launcher`, or {into}"
         )
     return f"`{name}` changes nothing: all its values give the same job; remove it or correct where it is used"
 
 
-def _where_to_put_it(study: Study) -> str:
-    return "run" if "run" in study.workload.options else "the workload"
-
-
-def _study_texts(study: Study) -> Iterator[str]:
-    yield from (text for _, text in _texts(study.workload.options, ()))
-    yield from study.job.modules
-    if study.builds:
-        yield from (*study.builds.make, *study.builds.env.values())
-
-
-def _mentioned(study: Study) -> set[str]:
-    """Names that some text or size of the job reads, by derived values and conditions too; rules do not count."""
-    job, space = study.job, study.space
-    used = {name for text in _study_texts(study) for name in field_names(text)}
-    for size in (job.nodes, job.ranks_per_node, job.cores, job.gpus):
-        used |= size.names if size is not None else set()
-    while more := _read_by(space, used) - used:
-        used |= more
-    return used
-
-
-def _read_by(space: Space, used: set[str]) -> set[str]:
-    expressions = [space.derived[name] for name in used & space.derived.keys()]
-    expressions += [knob.when for knob in space.knobs if knob.name in used and knob.when is not None]
-    return {name for expression in expressions for name in expression.names}
+def _names_behind(space: Space, names: Iterable[str]) -> set[str]:
+    """These names and all that decide what they are, by derived values and conditions."""
+    found: set[str] = set()
+    waiting = set(names)
+    while waiting:
+        found |= waiting
+        read = [space.derived[name] for name in waiting & space.derived.keys()]
+        read += [knob.when for knob in space.knobs if knob.name in waiting and knob.when is not None]
+        waiting = {name for expression in read for name in expression.names} - found
+    return found
 
 
 @dataclass(frozen=True)
@@ -205,89 +161,99 @@ def _workload_problems(file: StudyFile) -> list[str]:
     return [file.message(p.where, p.message) for p in found if p.where and p.where[0] in named]
 
 
+def _require_none(file: StudyFile, problems: Iterable[Problem]) -> None:
+    if found := [file.message(problem.where, problem.message) for problem in problems]:
+        raise StudyError(found)
+
+
 def check_new(file: StudyFile) -> CheckedStudy:
     """As `check_study`, of a file that was read already."""
     checked = check_file(file)
-    found: list[str] = []
-    if (grant := checked.study.grant) is not None:
-        try:
-            read_grant(grant)
-        except RidgelineError as error:
-            found.append(file.message(("budget", "grant"), str(error)))
+    study, workload = checked.study, checked.workload
     # only here: a campaign that is under way goes on as it was asked
-    found += [*_too_few_blocks(file), *_missing_secrets(file), *_faults(file), *_lost_fields(checked)]
-    others = [*task_problems(checked.study, checked.workload)]
-    if not found:  # a field that is lost, or a rule without an answer, also makes jobs alike
-        others += _inert_knobs(checked.study, checked.workload)
-    found += [file.message(problem.where, problem.message) for problem in others]
-    if found:
-        raise StudyError(found)
+    found = [*_unreadable_grant(study), *_too_few_blocks(study), *_missing_secrets(study), *_faults(study)]
+    found += _lost_fields(study, workload)
+    # a field that is lost, or a rule without an answer, also makes jobs alike
+    inert = [] if found else _inert_knobs(study, workload)
+    _require_none(file, [*found, *task_problems(study, workload), *inert])
     return checked
 
 
-def _too_few_blocks(file: StudyFile) -> list[str]:
-    confirm = file.study.confirm
-    if not confirm.top or confirm.blocks >= FEWEST_BLOCKS:
-        return []
-    said = f"{count(confirm.blocks, 'block')} can never give a verdict; use {FEWEST_BLOCKS} or more"
-    return [file.message(("stages", "confirm", "blocks"), f"{said}, or `top: 0` for no confirmation")]
+def _unreadable_grant(study: Study) -> Iterator[Problem]:
+    try:
+        if study.grant is not None:
+            read_grant(study.grant)
+    except RidgelineError as error:
+        yield Problem(("budget", "grant"), str(error))
+
+
+def _too_few_blocks(study: Study) -> Iterator[Problem]:
+    if study.confirm.top and study.confirm.blocks < FEWEST_BLOCKS:
+        said = f"{count(study.confirm.blocks, 'block')} can never give a verdict; use {FEWEST_BLOCKS} or more"
+        yield Problem(("stages", "confirm", "blocks"), f"{said}, or `top: 0` for no confirmation")
 
 
 def check_file(file: StudyFile) -> CheckedStudy:
     study = file.study
-    problems: list[str] = []
+    problems: list[Problem] = []
 
-    def part(room: str, name: str, *where: str) -> object:
+    def part(find: Callable[[], Any], *where: str) -> Any:
         try:
-            return sampler_class(name) if room == "samplers" else catalog.part(room, name)
+            return find()
         except InputError as error:
-            problems.append(file.message(where, str(error)))
+            problems.append(Problem(where, str(error)))
             return None
 
-    sampler = part("samplers", study.search.sampler, "stages", "search", "sampler")
-    problems += _wrong_options(sampler, file)
-    part("executors", study.site.batch, "site")
-    factory = part("workloads", study.workload.kind, "workload", "kind")
+    sampler = part(lambda: sampler_class(study.search.sampler), "stages", "search", "sampler")
+    if (form := getattr(sampler, "form", None)) is not None:
+        place = ("stages", "search")
+        problems += read_form(form, study.search.options, study.folder, place, also=fields(SearchForm))[1]
+    part(lambda: catalog.part("executors", study.site.batch), "site")
+    factory = part(lambda: catalog.part("workloads", study.workload.kind), "workload", "kind")
     if factory is None:
-        raise StudyError(problems)
-    workload: Workload = factory(study)  # type: ignore[operator]
-    problems += [file.message(p.where, p.message) for p in workload.problems()]
-    problems += _missing_sources(file)
-    problems += [*_wide_fields(file), *_nested_groups(file, workload), *_secrets(file)]
-    if study.profile is not None and not workload.profilers:
-        what = f"runs of {study.workload.kind} cannot be put under a profiler; leave it out"
-        problems.append(file.message(("stages", "profile"), what))
-    elif study.profile is not None and study.profile.tool not in workload.profilers:
-        tools = " or ".join(workload.profilers)
-        what = f"runs of {study.workload.kind} cannot be put under {study.profile.tool}; use {tools}"
-        problems.append(file.message(("stages", "profile", "tool"), what))
-    if problems:
-        raise StudyError(problems)
+        _require_none(file, problems)
+    workload: Workload = factory(study)
+    problems += [*workload.problems(), *_missing_sources(study), *_wide_fields(study)]
+    problems += [*_nested_groups(study, workload), *_secrets(study), *_profile_problems(study, workload)]
+    _require_none(file, problems)
     checked = CheckedStudy(file, workload)
-    problems += _unwilling(sampler, checked)
-    for where, point in ((("baseline",), study.baseline), *((("presets", i), p) for i, p in enumerate(study.presets))):
-        if reason := checked.refusal(point):
-            problems.append(file.message(where, f"is refused: {reason}; choose a legal point"))
-    if problems:
-        raise StudyError(problems)
+    _require_none(file, [*_unwilling(sampler, checked), *_refused_points(checked)])
     return checked
 
 
-def _faults(file: StudyFile) -> Iterator[str]:
+def _profile_problems(study: Study, workload: Workload) -> Iterator[Problem]:
+    if study.profile is None or study.profile.tool in workload.profilers:
+        return
+    runs = f"runs of {study.workload.kind} cannot be put under"
+    if workload.profilers:
+        what = f"{runs} {study.profile.tool}; use {' or '.join(workload.profilers)}"
+        yield Problem(("stages", "profile", "tool"), what)
+    else:
+        yield Problem(("stages", "profile"), f"{runs} a profiler; leave it out")
+
+
+def _refused_points(checked: CheckedStudy) -> Iterator[Problem]:
+    presets = ((("presets", index), point) for index, point in enumerate(checked.study.presets))
+    for where, point in ((("baseline",), checked.study.baseline), *presets):
+        if reason := checked.refusal(point):
+            yield Problem(where, f"is refused: {reason}; choose a legal point")
+
+
+def _faults(study: Study) -> Iterator[Problem]:
     """Derived values, rules and sizes of the job that have no answer at some point. As refusals they would take part of
     the space away, and nobody would know."""
-    study, found = file.study, set()
+    found: set[Where] = set()
     sizes = {name: size for name in COUNTS if (size := getattr(study.job, name)) is not None}
     expressions = [*study.space.derived.values(), *(rule.refuse for rule in study.space.rules), *sizes.values()]
     for expression in expressions:
+        behind = _names_behind(study.space, expression.names)
         for point in _points_that_tell(study, expression.names):
             fault = study.space.fault(point) or _wrong_size(study, sizes, point)
             if fault is None or fault[0] in found:
                 continue
             found.add(fault[0])
-            named = {name: value for name, value in point.items() if name in _knobs_behind(study, expression.names)}
-            at = ", ".join(f"{name} = {value}" for name, value in named.items())
-            yield file.message(fault[0], f"{fault[1]} (at {at}); write it so that it has an answer at every point")
+            at = ", ".join(f"{name} = {value}" for name, value in point.items() if name in behind)
+            yield Problem(fault[0], f"{fault[1]} (at {at}); write it so that it has an answer at every point")
 
 
 def _wrong_size(study: Study, sizes: Mapping[str, Expression], point: Point) -> tuple[Where, str] | None:
@@ -302,22 +268,10 @@ def _wrong_size(study: Study, sizes: Mapping[str, Expression], point: Point) -> 
     return None
 
 
-def _knobs_behind(study: Study, names: Iterable[str]) -> set[str]:
-    """The knobs that decide what these names are, by derived values and conditions too."""
-    space, found, waiting = study.space, set(), set(names)
-    while waiting:
-        name = waiting.pop()
-        knob = space.by_name.get(name)
-        reads = space.derived[name].names if knob is None else knob.when.names if knob.when is not None else ()
-        found |= {name} if knob is not None else set()
-        waiting |= set(reads) - found
-    return found
-
-
 def _points_that_tell(study: Study, names: Iterable[str]) -> Iterator[Point]:
     """Points at which these names take all their values together, of many some; the rest is as in the baseline."""
     space = study.space
-    knobs = sorted(_knobs_behind(study, names))
+    knobs = sorted(_names_behind(space, names) & space.by_name.keys())
     choices = [sampled_values(space.by_name[name]) for name in knobs]
     spare = {**{name: knob.at(0.0) for name, knob in space.by_name.items()}, **study.baseline}
     if math.prod(map(len, choices)) <= MOST_COMBINATIONS:
@@ -330,104 +284,82 @@ def _points_that_tell(study: Study, names: Iterable[str]) -> Iterator[Point]:
         yield space.restrict({**spare, **given})
 
 
-def _lost_fields(checked: CheckedStudy) -> Iterator[str]:
+def _lost_fields(study: Study, workload: Workload) -> Iterator[Problem]:
     """Templates that use a knob which does not exist everywhere, outside a group that would go with it."""
-    study, file = checked.study, checked.file
-    optional = study.space.optional
-    for where, text in _templates(study, checked.workload):
-        for name in bare_fields(text, optional):
-            if _may_be_absent(study, name):
-                yield file.message(where, f"{{{name}}} {_where_it_is_absent(study, name)}; write {grouped(text, name)}")
+    space = study.space
+    for where, text in (*workload.templates(), *_job_texts(study)):
+        for name in bare_fields(text, space.optional):
+            knob = space.by_name.get(name)
+            if knob is not None and knob.when is not None:
+                absent = f"where `{knob.when.text}` does not hold"
+            elif knob is None and all(space.settings(p)[name] is not None for p in _points_that_tell(study, [name])):
+                continue
+            else:
+                absent = "at points without the knobs it reads"
+            what = f"{{{name}}} has no value {absent}, and nothing would be left of it there"
+            yield Problem(where, f"{what}; write {grouped(text, name)}")
 
 
-def _nested_groups(file: StudyFile, workload: Workload) -> Iterator[str]:
-    for where, text in _templates(file.study, workload):
+def _nested_groups(study: Study, workload: Workload) -> Iterator[Problem]:
+    for where, text in (*workload.templates(), *_job_texts(study)):
         try:
-            bare_fields(text, file.study.space.optional)
+            bare_fields(text, study.space.optional)
         except ExpressionError as error:
-            yield file.message(where, str(error))
+            yield Problem(where, str(error))
 
 
-def _templates(study: Study, workload: Workload) -> Iterator[tuple[Where, str]]:
-    yield from workload.templates()
-    yield from ((("job", "modules", index), text) for index, text in enumerate(study.job.modules))
-    if study.builds:
-        yield from ((("builds", "make", index), text) for index, text in enumerate(study.builds.make))
-        yield from ((("builds", "env", name), text) for name, text in study.builds.env.items())
-
-
-def _may_be_absent(study: Study, name: str) -> bool:
-    points = _points_that_tell(study, [name])
-    return name in study.space.by_name or any(study.space.settings(point)[name] is None for point in points)
-
-
-def _where_it_is_absent(study: Study, name: str) -> str:
-    knob = study.space.by_name.get(name)
-    if knob is None or knob.when is None:
-        return "has no value at points without the knobs it reads, and nothing would be left of it there"
-    return f"has no value where `{knob.when.text}` does not hold, and nothing would be left of it there"
-
-
-def _wrong_options(sampler: object, file: StudyFile) -> list[str]:
-    form = getattr(sampler, "form", None)
-    if form is None:
-        return []
-    search = file.study.search
-    _, problems = read_form(form, search.options, file.study.folder, ("stages", "search"), also=fields(SearchForm))
-    return [file.message(problem.where, problem.message) for problem in problems]
-
-
-def _unwilling(sampler: object, checked: CheckedStudy) -> list[str]:
+def _unwilling(sampler: type[Sampler], checked: CheckedStudy) -> Iterator[Problem]:
     """What the sampler has against its options or the space."""
     search = checked.study.search
     try:
-        sampler(checked.study.space, search.seed, search.options, checked.refusal)  # type: ignore[operator]
+        sampler(checked.study.space, search.seed, search.options, checked.refusal)
     except InputError as error:
-        option, found, what = str(error).partition(": ")
-        known = bool(found) and option in search.options
-        where = ("stages", "search", option if known else "sampler")
-        return [checked.file.message(where, what if known else str(error))]
-    return []
+        option, _, what = str(error).partition(": ")
+        if what and option in search.options:
+            yield Problem(("stages", "search", option), what)
+        else:
+            yield Problem(("stages", "search", "sampler"), str(error))
 
 
-def _wide_fields(file: StudyFile) -> list[str]:
-    builds = file.study.builds
-    made = {"make": list(builds.make), "env": dict(builds.env)} if builds else {}
-    texts = [*_texts(file.study.workload.options, ("workload",)), *_texts(made, ("builds",))]
-    return [
-        file.message(where, f"{field} {TOO_WIDE}")
-        for where, text in texts
-        for field in dict.fromkeys(wide_fields(text))
-    ]
+def _wide_fields(study: Study) -> Iterator[Problem]:
+    for where, text in _study_texts(study):
+        yield from (Problem(where, f"{field} {TOO_WIDE}") for field in dict.fromkeys(wide_fields(text)))
 
 
-def _secrets(file: StudyFile) -> list[str]:
+def _secrets(study: Study) -> Iterator[Problem]:
     """Secrets that somebody wrote down: whoever can read the file, or a run's folder, has them."""
-    study = file.study
-    given = study.workload.options.get("env")
-    written = dict(given) if isinstance(given, dict) else {}
-    places: list[tuple[Where, str, str]]
-    places = [(("workload", "env", name), name, str(value)) for name, value in written.items()]
-    places += [
-        (("builds", "env", name), name, value) for name, value in (study.builds.env if study.builds else {}).items()
-    ]
-    places += [(("site",), name, value) for name, value in study.site.env.items()]
-    found = []
-    for where, name, value in places:
+    given, builds = study.workload.options.get("env"), study.builds
+    written: list[tuple[Where, str, object]] = [(("site",), name, value) for name, value in study.site.env.items()]
+    if isinstance(given, dict):
+        written += [(("workload", "env", name), name, value) for name, value in given.items()]
+    if builds is not None:
+        written += [(("builds", "env", name), name, value) for name, value in builds.env.items()]
+    for where, name, value in written:
         if name in study.site.secrets:
-            found.append(file.message(where, f"{name} is among the secrets; remove its value here"))
-        elif looks_secret(value):
-            found.append(
-                file.message(where, f"{name} looks like a key; remove it here and name {name} under `secrets`")
+            yield Problem(where, f"{name} is among the secrets; remove its value here")
+        elif looks_secret(str(value)):
+            yield Problem(where, f"{name} looks like a key; remove it here and name {name} under `secrets`")
+
+
+def _missing_secrets(study: Study) -> Iterator[Problem]:
+    names = study.site.secrets
+    for name, value in zip(names, secret_values(names), strict=True):
+        if not value:
+            what = (
+                f"is neither in your environment nor in ~/{SECRETS_FOLDER}/{name}; export it, or put it into that file"
             )
-    return found
+            yield Problem(("secrets",), f"{name} {what}")
 
 
-def _missing_secrets(file: StudyFile) -> list[str]:
-    names = file.study.site.secrets
-    missing = [name for name, value in zip(names, secret_values(names), strict=True) if not value]
-    what = "is neither in your environment nor in ~/{}/{}; export it, or put it into that file"
-    return [file.message(("secrets",), f"{name} {what.format(SECRETS_FOLDER, name)}") for name in missing]
+def _study_texts(study: Study) -> Iterator[tuple[Where, str]]:
+    yield from _texts(study.workload.options, ("workload",))
+    yield from _job_texts(study)
+
+
+def _job_texts(study: Study) -> Iterator[tuple[Where, str]]:
+    yield from _texts(list(study.job.modules), ("job", "modules"))
+    if study.builds:
+        yield from _texts({"make": list(study.builds.make), "env": dict(study.builds.env)}, ("builds",))
 
 
 def _texts(value: object, where: Where) -> Iterator[tuple[Where, str]]:
@@ -438,15 +370,12 @@ def _texts(value: object, where: Where) -> Iterator[tuple[Where, str]]:
             yield from _texts(inner, (*where, key))
 
 
-def _missing_sources(file: StudyFile) -> list[str]:
-    builds, folder = file.study.builds, file.study.folder
-    found = []
-    for index, pattern in enumerate(builds.sources if builds else ()):
+def _missing_sources(study: Study) -> Iterator[Problem]:
+    for index, pattern in enumerate(study.builds.sources if study.builds else ()):
+        where = ("builds", "sources", index)
         try:
-            if not any(folder.glob(pattern)):
-                what = f"nothing matches {pattern} in {folder}; put it there, or correct the name"
-                found.append(file.message(("builds", "sources", index), what))
+            if not any(study.folder.glob(pattern)):
+                yield Problem(where, f"nothing matches {pattern} in {study.folder}; put it there, or correct the name")
         except (ValueError, NotImplementedError, OSError):
             what = f"{pattern[:200]!r} is not a pattern inside the study's folder; name files below it"
-            found.append(file.message(("builds", "sources", index), what))
-    return found
+            yield Problem(where, what)

@@ -93,6 +93,7 @@ class Campaign:
         # what the study itself reads or searches by such a name stays a file
         own = {*self.workload.logs, *(guard.file for guard in self.study.guards if isinstance(guard, TextGuard))}
         self._state_files = tuple(name for name in self.executor.state_files if name not in own)
+        self._paid_as = str(self.history.root)
         self._run_monitor = RunMonitor(self.study, self.workload.logs)
 
     def run(self) -> KeptVerdict:
@@ -116,7 +117,8 @@ class Campaign:
                 if changed:
                     continue
                 if self._flying or self._unbuilt:
-                    self._awaited().wait(_LONGEST_WAIT_S)
+                    awaited = self.executor if self._flying or self.builder is None else self.builder.executor
+                    awaited.wait(_LONGEST_WAIT_S)
                 elif self.history.instructions.paused:
                     time.sleep(_LONGEST_WAIT_S)
                 else:
@@ -246,9 +248,6 @@ class Campaign:
                 self._go_on(planned, job, step)
         return True
 
-    def _awaited(self) -> Executor:
-        return self.executor if self._flying or self.builder is None else self.builder.executor
-
     def _pinned(self, number: int) -> tuple[str, ...]:
         return self.history.pinned_to.get(number, ())
 
@@ -269,10 +268,6 @@ class Campaign:
         ticket = self.with_retries(lambda: self.executor.submit(job))
         self.record(event_of(Submitted(number, ticket)))
         self._flying[ticket] = number
-
-    @property
-    def _paid_as(self) -> str:
-        return str(self.history.root)
 
     def reserve_build(self, key: str, node_hours: float) -> None:
         if self.study.grant is not None:
@@ -310,9 +305,7 @@ class Campaign:
     # ending
 
     def _collect(self) -> bool:
-        if not self._flying:
-            return False
-        endings = self.executor.poll(list(self._flying))
+        endings = self.executor.poll(list(self._flying)) if self._flying else {}
         for ticket, ending in endings.items():
             self._finish(ticket, ending)
         return bool(endings)

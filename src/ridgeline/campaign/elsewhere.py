@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ridgeline.campaign import scores
@@ -35,14 +36,32 @@ FILE = "warm-start.json"
 
 def gather(study: Study, folders: Sequence[Path]) -> list[Observation]:
     """The observations of these study folders that mean something here. InputError says which folder cannot help."""
-    return [observation for path in folders for observation in _observations(study, path)]
+    found: list[Observation] = []
+    for path in folders:
+        history = read_history(StudyFolder.open(path).path)
+        earlier = StudyFolder(path).load(history).study
+        where = f"--warm-start {path}"
+        if earlier.goal != study.goal:
+            raise InputError(
+                f"{where}: its goal is to {earlier.goal.direction} {earlier.goal.metric}, this study's to "
+                f"{study.goal.direction} {study.goal.metric}; name a study with the same goal"
+            )
+        if lacking := [name for name in study.space.by_name if name not in earlier.space.by_name]:
+            raise InputError(
+                f"{where}: another space: it has no knob {', '.join(lacking)} "
+                f"(its knobs: {', '.join(earlier.space.by_name)}); name a study of the same space"
+            )
+        shared = _of_space(study.space, earlier, history)
+        if not shared:
+            raise InputError(
+                f"{where}: none of its trials is a point of this study's space; name a study that shares some"
+            )
+        found += shared
+    return found
 
 
 def keep(folder: StudyFolder, observations: Sequence[Observation]) -> None:
-    rows = [
-        {"point": dict(observation.point), "score": observation.score, "node_s": observation.node_s}
-        for observation in observations
-    ]
+    rows = [{"point": dict(each.point), "score": each.score, "node_s": each.node_s} for each in observations]
     try:
         write_whole(folder.path / FILE, json.dumps(rows, indent=1) + "\n")
     except OSError as error:
@@ -63,44 +82,20 @@ def kept(root: Path) -> list[Observation]:
         ) from None
 
 
-def _observations(study: Study, path: Path) -> list[Observation]:
-    history = read_history(StudyFolder.open(path).path)
-    earlier = StudyFolder(path).load(history).study
-    where = f"--warm-start {path}"
-    if earlier.goal != study.goal:
-        raise InputError(
-            f"{where}: its goal is to {earlier.goal.direction} {earlier.goal.metric}, this study's to "
-            f"{study.goal.direction} {study.goal.metric}; name a study with the same goal"
-        )
-    if not set(study.space.by_name) <= set(earlier.space.by_name):
-        lacking = [name for name in study.space.by_name if name not in earlier.space.by_name]
-        raise InputError(
-            f"{where}: another space: it has no knob {', '.join(lacking)} "
-            f"(its knobs: {', '.join(earlier.space.by_name)}); name a study of the same space"
-        )
-    found = _of_space(study.space, earlier, history)
-    if not found:
-        raise InputError(f"{where}: none of its trials is a point of this study's space; name a study that shares some")
-    return found
-
-
 def _of_space(space: Space, earlier: Study, history: History) -> list[Observation]:
     """Each setting that passed with its mean score, each that failed by its own fault, as points of this space."""
-    passed: dict[str, list[float]] = {}
-    points: dict[str, Point] = {}
+    passed: dict[str, tuple[Point, list[float]]] = {}
     failed: dict[str, Point] = {}
     for trial, score in scores.compared_scores(earlier, history, *Stage):
         if (own := _own(space, trial.point)) is not None:
-            points[point_key(own)] = own
-            passed.setdefault(point_key(own), []).append(score)
+            passed.setdefault(point_key(own), (own, []))[1].append(score)
     for trial in history.trials.values():
-        run = history.final_run(trial)
-        own = _own(space, trial.point)
-        if own is None or run is None or run.outcome is None or point_key(own) in points:
+        run, own = history.final_run(trial), _own(space, trial.point)
+        if own is None or point_key(own) in passed or run is None or run.outcome is None:
             continue
         if run.outcome.kind.caused_by_setting:
             failed[point_key(own)] = own
-    means = [Observation(points[key], sum(values) / len(values)) for key, values in passed.items()]
+    means = [Observation(point, fmean(values)) for point, values in passed.values()]
     return [*means, *(Observation(point, None) for point in failed.values())]
 
 
@@ -156,9 +151,9 @@ def _in_target(target: Study, point: Point) -> tuple[dict[str, Any], list[str]]:
 def _gain(study: Study, history: History, score: float) -> float | None:
     """How many times better than the baseline, both as in the search."""
     base = [score for _, score in scores.compared_scores(study, history, Stage.BASELINE)]
-    if not base or not score or not sum(base):
+    if not score or not sum(base):
         return None
-    ratio = score / (sum(base) / len(base))
+    ratio = score / fmean(base)
     return ratio if study.goal.direction == "maximize" else 1 / ratio
 
 
@@ -175,14 +170,9 @@ def carried_table(
     rows = []
     for each in carried:
         key = point_key(each["point"])
-        rows.append(
-            (
-                changes(study.baseline, each["point"]),
-                _times(each.get("gain")),
-                _times(_gain(study, history, ranked[key])) if key in ranked else _not_passed(history, key),
-                _confirmed(confirmed.get(key)),
-            )
-        )
+        here = _times(_gain(study, history, ranked[key])) if key in ranked else _not_passed(history, key)
+        point = changes(study.baseline, each["point"])
+        rows.append((point, _times(each.get("gain")), here, _confirmed(confirmed.get(key))))
     there = searched["site"]
     head = ("setting", f"first run on {there}", f"first run on {study.site.name}", f"confirmed on {study.site.name}")
     note = (

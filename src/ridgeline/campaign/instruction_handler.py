@@ -61,18 +61,19 @@ class InstructionHandler:
             line: Event = {"id": name, "act": "unreadable", "told": instruction, "refused": True}
         else:
             try:
-                if why := refusals.get(instruction.act):
-                    raise Refused(why)  # noqa: TRY301  one way for all refusals
-                line = {**instruction.as_line(), **self._carry_out(instruction), "refused": False}
+                done, refused = self._carry_out(instruction, refusals), False
             except Refused as why_not:
-                line = {**instruction.as_line(), "told": str(why_not), "refused": True}
+                done, refused = {"told": str(why_not)}, True
+            line = {**instruction.as_line(), **done, "refused": refused}
         self.record({"event": "instruction", **line})
         if not line["refused"] and line["act"] == Act.CANCEL:
             self.executor.cancel(self.history.open_runs[line["run"]].ticket)
         self.agenda.reconsider()
 
-    def _carry_out(self, instruction: Instruction) -> dict[str, Any]:
+    def _carry_out(self, instruction: Instruction, refusals: dict[Act, str]) -> dict[str, Any]:
         """What the journal keeps of it; Refused where it cannot be."""
+        if why := refusals.get(instruction.act):
+            raise Refused(why)
         paused = self.history.instructions.paused
         match instruction.act:
             case Act.PAUSE:
@@ -84,7 +85,10 @@ class InstructionHandler:
             case Act.CANCEL:
                 return {"told": self._cancel(instruction.run)}
             case Act.TRY:
-                return self._try(instruction)
+                point, why = self.agenda.to_be_tried(instruction.point)
+                if why:
+                    raise Refused(why)
+                return {"point": dict(point), "told": "it is tried as soon as a run can start"}
             case Act.EXTEND:
                 return self._extend(instruction)
 
@@ -95,27 +99,18 @@ class InstructionHandler:
             raise Refused(f"run {number} {over}")
         stage = self.history.trials[planned.trial].stage
         if stage is not Stage.SEARCH or self.history.question.kind != "search":
-            raise Refused(
-                f"run {number} cannot be left out: all others are compared with it; stop the campaign instead"
-            )
+            why = "all others are compared with it; stop the campaign instead"
+            raise Refused(f"run {number} cannot be left out: {why}")
         if not planned.ticket:
             raise Refused(f"run {number} is still being built or handed over; try again once it runs")
         return f"run {number} is cancelled; its setting is not tried again"
-
-    def _try(self, instruction: Instruction) -> dict[str, Any]:
-        point, why = self.agenda.to_be_tried(instruction.point)
-        if why:
-            raise Refused(why)
-        return {"point": dict(point), "told": "it is tried as soon as a run can start"}
 
     def _extend(self, instruction: Instruction) -> dict[str, Any]:
         more, limits = instruction.more, self.ledger.limits
         if more.trials and (why := self.agenda.why_no_more_trials()):
             raise Refused(why)
-        for name, asked, limit in (
-            ("time", more.wall_s, limits.wall_s),
-            ("node-hours", more.node_hours, limits.node_hours),
-        ):
+        pairs = {"time": (more.wall_s, limits.wall_s), "node-hours": (more.node_hours, limits.node_hours)}
+        for name, (asked, limit) in pairs.items():
             if asked and limit is None:
                 raise Refused(f"the study sets no limit of {name}, so there is nothing to extend")
         line: dict[str, Any] = {"told": "the budget is extended"}

@@ -14,7 +14,6 @@ from typing import BinaryIO
 from ridgeline.diagnose.readers.failures import BY_SIGNAL, PROGRAM_REMEDY, failure_named
 from ridgeline.errors import ReadError, did_you_mean
 from ridgeline.files import NotRegularError, beginning_of, open_regular, text_of
-from ridgeline.records.guard import Guard
 from ridgeline.records.matching import TimeIsUp, TooSlow, cpu_limit
 from ridgeline.records.measurement import COSTS, Reading
 from ridgeline.records.outcome import Evidence, Kind, Outcome, Signature
@@ -34,7 +33,6 @@ _LONGEST_SEARCHED_LINE = 4096
 SEARCHED_BYTES = 4 << 20  # of each end of a log: the controller must not be away from other runs for minutes
 GUARDED_TEXT_BYTES = 16 << 20
 _MOST_KEPT_LINES = 10_000
-_TAIL_BYTES = 64 << 10  # in which the last thing that a program said is looked for first
 SIGNATURES_S = 30.0  # of CPU time for all of them in all logs of a run; those of ours need a second
 # what a shell says about a program that we ourselves ended
 _SHELL_NOTICES = re.compile(r"(.*: line \d+: +\d+ )?(Killed|Terminated)\b")
@@ -47,6 +45,12 @@ _BY_CAUSE = {
     Cause.NEVER_STARTS: Kind.REJECTED,
 }
 _ENDED_BY_US = (Cause.TIME_LIMIT, Cause.SILENCE, Cause.OUTPUT_LIMIT)
+_BY_LIMIT = {
+    Cause.TIME_LIMIT: (Kind.TIMEOUT, "ran into its wall limit"),
+    Cause.SILENCE: (Kind.HANG, "wrote nothing for longer than the silence limit"),
+    Cause.OUTPUT_LIMIT: (Kind.CRASH, ""),
+    Cause.MEMORY_LIMIT: (Kind.OOM_RUN, "was ended for using more memory than it asked for"),
+}
 # how a shell says that it could not start a command
 _CANNOT_START = {126: "a command could not be executed", 127: "a command was not found"}
 
@@ -58,8 +62,9 @@ def secret_values(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def reading_of(workload: Workload, run: Run, study: Study) -> Reading:
-    """What the workload read from a run, and what the run cost by the study's prices."""
-    reading = _without_secrets(workload.read(run), study)
+    """What the workload read from a run, as it may be kept: without secrets, since a program may print anything; and
+    what the run cost by the study's prices."""
+    reading, values = workload.read(run), secret_values(study.site.secrets)
     found = costs(replace(run, measurements=reading.measurements), study.site)
     added = tuple(cost for name, cost in found.items() if name not in reading.metrics and name not in reading.texts)
     missing = (study.needed_metrics & set(COSTS)) - reading.metrics.keys() - found.keys()
@@ -68,19 +73,9 @@ def reading_of(workload: Workload, run: Run, study: Study) -> Reading:
     return replace(
         reading,
         measurements=(*reading.measurements, *added),
-        problem="; ".join(filter(None, (reading.problem, *problems))),
-        remedy="; ".join(filter(None, (reading.remedy, *remedies))),
-    )
-
-
-def _without_secrets(reading: Reading, study: Study) -> Reading:
-    """As it may be kept: a program may print anything."""
-    values = secret_values(study.site.secrets)
-    return replace(
-        reading,
         texts={name: masked(text, values) for name, text in reading.texts.items()},
-        problem=masked(reading.problem, values),
-        remedy=masked(reading.remedy, values),
+        problem=masked("; ".join(filter(None, (reading.problem, *problems))), values),
+        remedy=masked("; ".join(filter(None, (reading.remedy, *remedies))), values),
     )
 
 
@@ -94,36 +89,25 @@ def judge(
 ) -> Outcome:
     """The outcome of one run. `reference` holds the baseline's own values for guards that compare with it; empty before
     it has passed: its first run is held against itself."""
-    found = _judge(run, reading, workload, study, settings, reference)
+    ending, found = run.ending, None
+    failed = ending.cause is not Cause.EXITED or bool(ending.exit_code) or ending.signal is not None
+    wanted = [s for s in workload.signatures if _applies(s, ending, failed)]
+    try:
+        if ending.cause in _BY_CAUSE:
+            found = Outcome(_BY_CAUSE[ending.cause], ending.reason or ending.cause.value)
+        else:
+            found = find_signature(run.folder, workload.logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
+    except TooSlow as error:
+        found = Outcome(Kind.CRASH if failed else Kind.WRONG, f"could not classify the exit: {error}")
+    if found is None and failed:
+        found = _unexplained(ending, run.folder, workload.logs)
+    elif found is None:
+        found = _result(run, reading, study, settings, reference)
     if found.lacking:
         found = _blamed(found, run.folder, study, settings, bool(reference))
     values = secret_values(study.site.secrets)
     evidence = found.evidence and replace(found.evidence, text=masked(found.evidence.text, values))
     return replace(found, reason=masked(found.reason, values), evidence=evidence, remedy=masked(found.remedy, values))
-
-
-def _judge(
-    run: Run,
-    reading: Reading,
-    workload: Workload,
-    study: Study,
-    settings: Mapping[str, object],
-    reference: Mapping[str, object],
-) -> Outcome:
-    ending = run.ending
-    if ending.cause in _BY_CAUSE:
-        return Outcome(_BY_CAUSE[ending.cause], ending.reason or ending.cause.value)
-    failed = ending.cause is not Cause.EXITED or bool(ending.exit_code) or ending.signal is not None
-    wanted = [s for s in workload.signatures if _applies(s, ending, failed)]
-    try:
-        found = find_signature(run.folder, workload.logs, wanted, ended_by_us=ending.cause in _ENDED_BY_US)
-    except TooSlow as error:
-        return Outcome(Kind.CRASH if failed else Kind.WRONG, f"could not classify the exit: {error}")
-    if found is not None:
-        return found
-    if failed:
-        return _unexplained(ending, run.folder, workload.logs)
-    return _result(run, reading, study, settings, reference)
 
 
 def _applies(signature: Signature, ending: Ending, failed: bool) -> bool:
@@ -197,9 +181,10 @@ def _result(
     own = {**reading.texts, **reading.metrics}
     values, baseline = {**settings, **own}, reference or own
     # a guard on something that could not be read has not failed: how it is read is what must be corrected
-    readable = [guard for guard in study.guards if not reading.problem or guard.names <= values.keys()]
-    if failure := _first_failure(readable, values, baseline, run.folder):
-        return Outcome(Kind.WRONG, failure)
+    for guard in study.guards:
+        readable = not reading.problem or guard.names <= values.keys()
+        if readable and (failure := guard.failure(values, baseline, lambda name: _text(run.folder / name))):
+            return Outcome(Kind.WRONG, failure)
     if reading.wrong:
         return Outcome(Kind.WRONG, reading.wrong)
     remedy = reading.remedy or "correct how it is read, or what makes the program not write it"
@@ -264,66 +249,39 @@ def misplaced(ending: Ending, nodes: int, on_nodes: Sequence[str]) -> str:
     return ""
 
 
-def _first_failure(
-    guards: Iterable[Guard], values: Mapping[str, object], baseline: Mapping[str, object], folder: Path
-) -> str | None:
-    for guard in guards:
-        if failure := guard.failure(values, baseline, lambda name: _text(folder / name)):
-            return failure
-    return None
-
-
 def find_signature(
     folder: Path, logs: Sequence[str], signatures: Sequence[Signature], ended_by_us: bool = False
 ) -> Outcome | None:
     """The first signature of the table that stands in any log, with its first line. TooSlow names an endless one."""
-    if not signatures:
-        return None
-    last = [signatures[0]]
+    seen: dict[int, tuple[re.Match[str], Evidence]] = {}  # by its place in the table, the line that counts of each
+    searched: set[str] = set()  # programs in a loop write the same line millions of times
+    signature = None
     try:
         with cpu_limit(SIGNATURES_S):
-            seen = _seen(folder, logs, signatures, ended_by_us, last)
+            for name in logs if signatures else ():
+                for number, line in _lines(folder / name):
+                    if line in searched or (ended_by_us and _SHELL_NOTICES.match(line)):
+                        continue
+                    if len(searched) < _MOST_KEPT_LINES:
+                        searched.add(line)
+                    for rank, signature in enumerate(signatures):
+                        if (rank not in seen or signature.last) and (match := signature.pattern.search(line)):
+                            seen[rank] = match, _evidence(name, number, line)
+                if 0 in seen:
+                    break
     except TimeIsUp:
-        raise TooSlow(last[0].pattern.pattern, SIGNATURES_S) from None
+        raise TooSlow("" if signature is None else signature.pattern.pattern, SIGNATURES_S) from None
     if not seen:
         return None
     rank = min(seen)
-    match, evidence = seen[rank]
-    return signatures[rank].outcome(match, evidence)
-
-
-def _seen(
-    folder: Path, logs: Sequence[str], signatures: Sequence[Signature], ended_by_us: bool, last: list[Signature]
-) -> dict[int, tuple[re.Match[str], Evidence]]:
-    """By its place in the table, the line that counts of each signature; `last` holds the one that is looked for."""
-    seen: dict[int, tuple[re.Match[str], Evidence]] = {}
-    searched: set[str] = set()  # programs in a loop write the same line millions of times
-    for name in logs:
-        for number, line in _lines(folder / name):
-            if line in searched or (ended_by_us and _SHELL_NOTICES.match(line)):
-                continue
-            if len(searched) < _MOST_KEPT_LINES:
-                searched.add(line)
-            for rank, signature in enumerate(signatures):
-                last[0] = signature
-                if (rank not in seen or signature.last) and (match := signature.pattern.search(line)):
-                    seen[rank] = match, _evidence(name, number, line)
-        if 0 in seen:
-            break
-    return seen
+    return signatures[rank].outcome(*seen[rank])
 
 
 def _unexplained(ending: Ending, folder: Path, logs: Sequence[str]) -> Outcome:
     evidence = last_line(folder, logs, ended_by_us=ending.cause in _ENDED_BY_US)
-    match ending.cause:
-        case Cause.TIME_LIMIT:
-            return Outcome(Kind.TIMEOUT, ending.reason or "ran into its wall limit", evidence)
-        case Cause.SILENCE:
-            return Outcome(Kind.HANG, ending.reason or "wrote nothing for longer than the silence limit", evidence)
-        case Cause.OUTPUT_LIMIT:
-            return Outcome(Kind.CRASH, ending.reason, evidence)
-        case Cause.MEMORY_LIMIT:
-            return Outcome(Kind.OOM_RUN, ending.reason or "was ended for using more memory than it asked for", evidence)
+    if ending.cause in _BY_LIMIT:
+        kind, why = _BY_LIMIT[ending.cause]
+        return Outcome(kind, ending.reason or why, evidence)
     if ending.signal is not None:
         hint = " (often the host ran out of memory)" if ending.signal == signal.SIGKILL else ""
         remedy = failure_named(BY_SIGNAL[ending.signal]).remedy if ending.signal in BY_SIGNAL else ""
@@ -344,15 +302,13 @@ def last_line(
     quiet = _quiet(folder)
     names = ("stderr", *(log for log in logs if log != "stderr"))
     for name in sorted(names, key=lambda log: -quiet[log][0] if log in quiet else 0.0):
-        for tail in (_TAIL_BYTES, None):
-            last = None
-            for number, line in _lines(folder / name, tail):
-                if matching is not None and not matching.search(line):
-                    continue
-                if line.strip() and not (ended_by_us and _SHELL_NOTICES.match(line)):
-                    last = (number, line.strip())
-            if last is not None:
-                return _evidence(name, *last)
+        last = None
+        for number, line in _lines(folder / name):
+            notice = ended_by_us and _SHELL_NOTICES.match(line)
+            if line.strip() and not notice and (matching is None or matching.search(line)):
+                last = (number, line.strip())
+        if last is not None:
+            return _evidence(name, *last)
     return None
 
 
@@ -376,17 +332,14 @@ def _evidence(name: str, number: int, line: str) -> Evidence:
     return Evidence(name, number, shown)
 
 
-def _lines(path: Path, tail: int | None = None) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a log, each cut to a length that can be searched; of a huge log its beginning and its end.
-
-    With `tail` only the lines that start within so many bytes of the end.
-    """
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a log, each cut to a length that can be searched; of a huge log its beginning and its end."""
     try:
         with open_regular(path) as stream:
             size = os.fstat(stream.fileno()).st_size
             if path.name in (quiet := _quiet(path.parent)):
                 size = min(size, quiet[path.name][1])  # the rest came of our own kill
-            number = _skip(stream, size - tail) if tail is not None and size > tail else 0
+            number = 0
             while stream.tell() < size:
                 if number and size > 2 * SEARCHED_BYTES and SEARCHED_BYTES <= stream.tell() < size - SEARCHED_BYTES:
                     number += _skip(stream, size - SEARCHED_BYTES)

@@ -11,11 +11,9 @@ import math
 import os
 import platform
 import shlex
-import shutil
 import socket
-import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -30,8 +28,6 @@ from ridgeline.records.trial import Stage
 from ridgeline.study.history import History
 from ridgeline.workloads.base import Workload
 
-# nvidia-smi wakes every GPU that sleeps, which takes seconds on a large node; a campaign does not wait for that
-_NVIDIA_SMI_PATIENCE_S = 2.0
 PROC = Path("/proc")
 
 
@@ -86,11 +82,8 @@ def _load() -> list[float] | None:
 
 
 def _gpus() -> list[tuple[str, str]]:
-    """Name and driver of each GPU; from the driver's own files where they are there, since that takes no time."""
-    return _gpus_by_driver() or _gpus_by_nvidia_smi()
-
-
-def _gpus_by_driver() -> list[tuple[str, str]]:
+    """Name and driver of each NVIDIA GPU, from the driver's own files: nvidia-smi wakes every GPU that sleeps, which
+    takes seconds on a large node."""
     version = next(
         (line for line in text_of(PROC / "driver/nvidia/version").splitlines() if line.startswith("NVRM")), ""
     )
@@ -101,19 +94,6 @@ def _gpus_by_driver() -> list[tuple[str, str]]:
         names = [line.partition(":")[2].strip() for line in text_of(file).splitlines() if line.startswith("Model:")]
         found += [(name, driver) for name in names if driver]
     return found
-
-
-def _gpus_by_nvidia_smi() -> list[tuple[str, str]]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    asks = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        output = subprocess.run(asks, capture_output=True, text=True, timeout=_NVIDIA_SMI_PATIENCE_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [line.rpartition(",") for line in output.splitlines()]
-    return [(name.strip(), driver.strip()) for name, comma, driver in rows if comma]
 
 
 _ENOUGH_CPU = 0.8  # of its time a thread that computes has a core on a quiet machine; the rest is start and files
@@ -155,14 +135,9 @@ def busy_machine(history: History, goal: str) -> str:
 
 def brief_runs(study: Study, history: History) -> str:
     """What says that runs are too short for their wall time; empty where that is not the goal, or they are not."""
-    runs = [run for _, run in history.ok_runs(Stage.BASELINE, Stage.SEARCH, Stage.CONFIRM)]
-    return _brief_text([run.metrics["wall_s"] for run in runs]) if study.goal.metric == "wall_s" else ""
-
-
-def _brief_text(walls_s: Sequence[float]) -> str:
-    """The same of these wall times."""
-    typical = median(walls_s) if walls_s else _BRIEF_S
-    if typical >= _BRIEF_S:
+    runs = history.ok_runs(Stage.BASELINE, Stage.SEARCH, Stage.CONFIRM) if study.goal.metric == "wall_s" else ()
+    walls_s = [run.metrics["wall_s"] for _, run in runs]
+    if not walls_s or (typical := median(walls_s)) >= _BRIEF_S:
         return ""
     return (
         f"a run takes {typical * 1000:.2g} ms, and starting a shell for it is some of that: let a run repeat the work "
@@ -171,10 +146,7 @@ def _brief_text(walls_s: Sequence[float]) -> str:
 
 
 _CPU = Path("/sys/devices/system/cpu")
-_CORES_APART, _SHARE_APART = (
-    0.15,
-    0.05,
-)  # cores of others, and of all cores: what is less makes no difference to be seen
+_CORES_APART, _SHARE_APART = 0.15, 0.05  # cores of others, and of all cores: less makes no difference to be seen
 _TICK_S = 0.01  # the kernel's counters go by it, on each run
 _THROTTLED_APART = 0.01  # of the time
 
@@ -248,7 +220,7 @@ def clock_settings() -> dict[str, str]:
 
 def clocks_changed(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The first setting that is another now, in words; what either does not say is not held against it."""
-    for name in before:
-        if name in now and now[name] != before[name]:
-            return f"{name} {before[name]}, now {now[name]}"
-    return ""
+    changed = (
+        f"{name} {before[name]}, now {now[name]}" for name in before if now.get(name, before[name]) != before[name]
+    )
+    return next(changed, "")

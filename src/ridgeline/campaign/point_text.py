@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def parse_point(found: CheckedStudy, text: Setting, start: Point) -> Point:
     if isinstance(text, str) and text.strip() == BASELINE:
         return found.study.baseline
     values: dict[str, Value] = dict(start)
-    for name, value in _given(text):
+    for name, value in _given(text).items():
         if name not in space.by_name:
             raise InputError(f"{name!r} is not a knob of the study; {near(name, space.by_name)}")
         knob = space.by_name[name]
@@ -46,26 +46,21 @@ def parse_point(found: CheckedStudy, text: Setting, start: Point) -> Point:
     return point
 
 
-def _given(text: Setting) -> Iterator[tuple[str, Value]]:
+def _given(text: Setting) -> Mapping[str, Value]:
     if not isinstance(text, str):
-        yield from text.items()
-        return
+        return text
     if text.lstrip().startswith("{"):
-        yield from _from_json(text).items()
-        return
-    for part in text.split(","):
-        name, sep, value = (piece.strip() for piece in part.partition("="))
-        if not sep:
-            raise InputError(f"{part.strip()!r} is not knob=value; write it with its knob")
-        yield name, value
-
-
-def _from_json(text: str) -> dict[str, Value]:
-    try:
-        found: dict[str, Value] = json.loads(text)
-    except ValueError as error:
-        raise InputError(f'{text!r} is not a JSON object ({error}); write {{"knob": value}} or knob=value') from None
-    return found
+        try:
+            found: dict[str, Value] = json.loads(text)
+        except ValueError as error:
+            raise InputError(
+                f'{text!r} is not a JSON object ({error}); write {{"knob": value}} or knob=value'
+            ) from None
+        return found
+    parts = [[piece.strip() for piece in part.partition("=")] for part in text.split(",")]
+    if other := [name for name, sep, _ in parts if not sep]:
+        raise InputError(f"{other[0]!r} is not knob=value; write it with its knob")
+    return {name: value for name, _, value in parts}
 
 
 def pasted(study: Study, workload: Workload, point: Point, *, offered: bool = False) -> str:
@@ -74,18 +69,12 @@ def pasted(study: Study, workload: Workload, point: Point, *, offered: bool = Fa
     One list of commands: nothing runs in another folder, or without its modules. `offered`: as people are to use it.
     """
     settings = study.space.settings(point)
+    # where its author keeps them; of a campaign's folder that was copied elsewhere, the copies in it
+    home = study.origin if study.origin.is_dir() else study.folder
+    needs_files = study.builds is not None or needed_files(study, workload.in_place)
+    there = [f"cd {shlex.quote(str(home))}"] if needs_files else []
     loads = [f"module load {shlex.quote(name)}" for name in study.job.loaded(settings)]
-    there = [f"cd {shlex.quote(str(_folder_of_files(study)))}"] if _needs_files(study, workload) else []
     return " &&\n".join([*there, *loads, workload.offered(settings) if offered else workload.paste(settings)])
-
-
-def _needs_files(study: Study, workload: Workload) -> bool:
-    return study.builds is not None or bool(needed_files(study, workload.in_place))
-
-
-def _folder_of_files(study: Study) -> Path:
-    """Where its author keeps them; of a campaign's folder that was copied elsewhere, the copies in it."""
-    return study.origin if study.origin.is_dir() else study.folder
 
 
 def script_of(study: Study, root: Path, point: Point, title: str) -> str:
@@ -95,44 +84,32 @@ def script_of(study: Study, root: Path, point: Point, title: str) -> str:
     was built for this point; `root` is the campaign's folder.
     """
     settings, factory = study.space.settings(point), catalog.part("workloads", study.workload.kind)
-    links = _links(study, root, factory(study))
+    needed = needed_files(study, factory(study).in_place)
+    tops = dict.fromkeys(path.relative_to(study.folder).parts[0] for path in needed)
+    links = {top: (study.folder / top).absolute() for top in tops}
     if study.builds is not None:
         built = root / "builds" / Recipe(study.builds, study.folder, study.job).key(settings)
         if kept := [path for pattern in study.builds.keep for path in sorted(built.glob(pattern))]:
-            tops = {path.relative_to(built).parts[0] for path in kept}
-            links |= {top: built / top for top in sorted(tops)}
+            links |= {top: built / top for top in sorted({path.relative_to(built).parts[0] for path in kept})}
             # built already: what remains of it are the names of what is kept
             study = replace(study, builds=replace(study.builds, make=(), env={}))
-    loads = [f"module load {shlex.quote(name)} || exit" for name in study.job.loaded(settings)]
     search = os.environ.get("PATH", os.defpath)
     lines = ["#!/bin/sh", *(f"# {line}" for line in title.splitlines())]
     lines += [f"PATH={shlex.quote(search)}${{PATH:+:$PATH}}; export PATH"]
     lines += [f': "${{HOME:={Path.home()}}}"; export HOME']
     if links:
-        lines += [_checked(links), *_own_folder(study.name), *(_link(name, path) for name, path in links.items())]
-    return "\n".join([*lines, *loads, factory(study).offered(settings), ""])
-
-
-def _links(study: Study, root: Path, workload: Workload) -> dict[str, Path]:
-    """The top of everything that lies beside the study and that it names."""
-    needed = needed_files(study, workload.in_place)
-    tops = dict.fromkeys(path.relative_to(study.folder).parts[0] for path in needed)
-    return {top: (study.folder / top).absolute() for top in tops}
-
-
-def _checked(links: Mapping[str, Path]) -> str:
-    paths = " \\\n  ".join(shlex.quote(str(path)) for path in links.values())
-    text = 'echo "$0: $file is missing; bring the study folder back, or write this script again with ridgeline best"'
-    return (
-        f'missing=; for file in {paths}; do\n  [ -e "$file" ] || {{ {text} >&2; missing=1; }}\ndone\n'
-        '[ -z "$missing" ] || exit 66'
-    )
-
-
-def _own_folder(name: str) -> list[str]:
-    made = f'work=$(mktemp -d "${{TMPDIR:-/tmp}}/{name}.XXXXXX") || exit'
-    return [made, 'echo "$0: runs in $work" >&2', 'cd "$work" || exit']
-
-
-def _link(name: str, path: Path) -> str:
-    return f"ln -s {shlex.quote(str(path))} {shlex.quote(f'./{name}')} || exit"
+        paths = " \\\n  ".join(shlex.quote(str(path)) for path in links.values())
+        text = (
+            'echo "$0: $file is missing; bring the study folder back, or write this script again with ridgeline best"'
+        )
+        lines += [
+            f'missing=; for file in {paths}; do\n  [ -e "$file" ] || {{ {text} >&2; missing=1; }}\ndone',
+            '[ -z "$missing" ] || exit 66',
+            f'work=$(mktemp -d "${{TMPDIR:-/tmp}}/{study.name}.XXXXXX") || exit',
+            'echo "$0: runs in $work" >&2',
+            'cd "$work" || exit',
+        ]
+        pairs = ((shlex.quote(str(path)), shlex.quote(f"./{name}")) for name, path in links.items())
+        lines += [f"ln -s {path} {name} || exit" for path, name in pairs]
+    lines += [f"module load {shlex.quote(name)} || exit" for name in study.job.loaded(settings)]
+    return "\n".join([*lines, factory(study).offered(settings), ""])

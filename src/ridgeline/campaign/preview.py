@@ -5,13 +5,12 @@ Nothing is run, built or journaled.
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.campaign.assembly import as_asked, executor_of
@@ -19,12 +18,11 @@ from ridgeline.campaign.builds import Recipe
 from ridgeline.campaign.check import CheckedStudy, check_file
 from ridgeline.campaign.confirmation import MOST_MOVES, runs_needed
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.ledger import PROFILE_SHARE, TRIALS_WITHOUT_BUDGET
+from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET
 from ridgeline.campaign.sampling import sampler_of, unpredicted
 from ridgeline.errors import StudyError
 from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import ExpressionError, show_duration
-from ridgeline.records.run import Job
 from ridgeline.records.space import Point
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -55,32 +53,26 @@ def rehearse(study_path: Path, question: SearchQuestion, count: int, folder: Pat
     plan += [(preset, Stage.SEARCH, "preset") for preset in study.presets]
     while len(plan) < count and (proposal := sampler.ask([point for point, _, _ in plan])) is not None:
         plan.append((proposal.point, Stage.SEARCH, study.search.sampler))
-    recipe = Recipe(study.builds, study.folder, study.job) if study.builds is not None else None
     for number, (point, stage, proposer) in enumerate(plan[:count], 1):
         trial = Trial(number, point, study.space.settings(point), stage, proposer)
         run_folder = folder / "runs" / f"{number:04d}-{trial.label}"
         run_folder.mkdir(parents=True, exist_ok=True)
         commands: tuple[str, ...] = ()
-        if recipe is not None:
-            build = folder / "builds" / recipe.key(trial.settings)
+        if study.builds is not None:
+            build = folder / "builds" / Recipe(study.builds, study.folder, study.job).key(trial.settings)
             build.mkdir(parents=True, exist_ok=True)
             trial = replace(trial, build=build)
-            commands = tuple(recipe.commands(trial.settings))
+            commands = tuple(study.builds.commands(trial.settings))
         job = study.completed(found.workload.prepare(trial, run_folder), trial.settings)
-        yield DryRun(trial, commands, executor.script(job), tuple(_starts(job)))
-
-
-def _starts(job: Job) -> Iterator[tuple[str, str]]:
-    """In run.sh the command stands in quotes, under what watches it; a script for each rank hands over to the program
-    by `exec`."""
-    yield from (("command", line) for line in job.command.splitlines())
-    for path in sorted(job.folder.glob("*.sh")):
-        lines = path.read_text(errors="replace").splitlines()
-        yield from ((path.name, line) for line in lines if line.startswith("exec "))
+        # in run.sh the command stands in quotes, under what watches it; a script for each rank hands over by `exec`
+        starts = [("command", line) for line in job.command.splitlines()]
+        for path in sorted(job.folder.glob("*.sh")):
+            lines = path.read_text(errors="replace").splitlines()
+            starts += [(path.name, line) for line in lines if line.startswith("exec ")]
+        yield DryRun(trial, commands, executor.script(job), tuple(starts))
 
 
 _LISTED_POINTS = 200_000  # spaces up to this size are counted, larger ones sampled
-
 SAMPLED_POINTS = 20_000
 
 
@@ -94,22 +86,15 @@ class SpaceSize:
     refused: Counter[str]
 
 
-def space_size(checked: CheckedStudy, seed: int = 0) -> SpaceSize:
-    space = checked.study.space
-    if space.raw_size() <= _LISTED_POINTS:
-        refused: Counter[str] = Counter()
-        total = 0
-        for point in space.points():
-            total += 1
-            if reason := checked.refusal(point):
-                refused[reason] += 1
-        return SpaceSize(total, total - refused.total(), True, refused)
-    rng = random.Random(seed)
-    draws = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in itertools.count())
-    sample = [space.restrict(values) for values in itertools.islice(draws, SAMPLED_POINTS)]
-    refused = Counter(reason for point in sample if (reason := checked.refusal(point)))
-    share = 1 - refused.total() / len(sample)
-    return SpaceSize(space.raw_size(), space.raw_size() * share, False, refused)
+def space_size(checked: CheckedStudy) -> SpaceSize:
+    space, rng = checked.study.space, random.Random(0)
+    exact = space.raw_size() <= _LISTED_POINTS
+    draws = ({knob.name: knob.at(rng.random()) for knob in space.knobs} for _ in range(SAMPLED_POINTS))
+    found = Counter(map(checked.refusal, space.points() if exact else map(space.restrict, draws)))
+    refused = Counter({reason: times for reason, times in found.items() if reason is not None})
+    if exact:
+        return SpaceSize(found.total(), found[None], True, refused)
+    return SpaceSize(space.raw_size(), space.raw_size() * (found[None] / found.total()), False, refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +103,8 @@ class StakePart:
 
     name: str
     runs: int | None  # None: as many as time and node-hours allow
-    nodes: int
     why: str
+    node_hours: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,30 +116,20 @@ class Stake:
     """
 
     parts: tuple[StakePart, ...]
-    limit_s: float  # of one run
     budget_hours: float  # what the study's own limits allow, builds on the site included; infinite without any
     runs_with_faults: int | None
-    builds: int | None = 0  # variants of the program; None: one for every setting
-    build_hours: float = 0.0  # where they are built on the site
-    limits: Mapping[str, float] = field(default_factory=dict)  # the budget's own, by key, in node-hours
+    builds: int | None  # variants of the program; None: one for every setting
+    build_hours: float  # where they are built on the site
+    limits: Mapping[str, float]  # the budget's own, by key, in node-hours
 
     @property
     def runs(self) -> int | None:
         known = [part.runs for part in self.parts if part.runs is not None]
         return sum(known) if len(known) == len(self.parts) else None
 
-    def share_of(self, name: str) -> float | None:
-        """The part of all node-hours that a part may take; None where nobody can tell how many runs there will be."""
-        hours = {part.name: self.node_hours_of(part) or 0.0 for part in self.parts}
-        return None if self.runs is None else hours.get(name, 0.0) / sum(hours.values())
-
-    def node_hours_of(self, part: StakePart) -> float | None:
-        return None if part.runs is None else part.runs * part.nodes * self.limit_s / 3600.0
-
     @property
     def _planned_hours(self) -> float:
-        hours = [self.node_hours_of(part) for part in self.parts]
-        return sum(math.inf if each is None else each for each in hours) + self.build_hours
+        return sum(math.inf if part.node_hours is None else part.node_hours for part in self.parts) + self.build_hours
 
     @property
     def node_hours(self) -> float | None:
@@ -177,10 +152,22 @@ def stake(study: Study, trials: int | None = None) -> Stake:
         width, widest = _width(study), _widest(study)
     except (ExpressionError, ValueError) as error:
         raise StudyError(f"job: {error}") from None
-    parts = [StakePart("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")]
-    parts.append(StakePart("search", searched, widest, "trials, one run each"))
-    if search.sentinel_every:
-        parts += _looks(study, searched, width)
+    parts: list[StakePart] = []
+
+    def add(name: str, runs: int | None, nodes: int, why: str) -> None:
+        hours = None if runs is None else runs * nodes * study.job.limit_s / 3600.0
+        parts.append(StakePart(name, runs, why, hours))
+
+    add("baseline", study.baseline_stage.repeats, width, "repeats, to see how far runs scatter")
+    add("search", searched, widest, "trials, one run each")
+    if every := search.sentinel_every:  # between the runs of the search: after the last trial there is none
+        done = None if searched is None else max(0, searched - 1)
+        regular = None if done is None else done // every
+        add("repeats", regular, width, f"the baseline again after every {every} trials")
+        if study.site.nodes > 1:
+            most = most_baseline_runs(study.site.nodes, width)
+            more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))
+            add("survey of nodes", more, width, "the baseline on nodes not seen yet or suspected to be slow")
     top, who = confirm.top, f"best {confirm.top}"
     if study.equivalent_within is not None:
         top = searched or TRIALS_WITHOUT_BUDGET
@@ -188,42 +175,35 @@ def stake(study: Study, trials: int | None = None) -> Stake:
     confirmed = runs_needed(study, top, confirm.blocks, warm_ups=False)
     repeats = "one run" if confirm.repeats == 1 else f"{confirm.repeats} runs"
     blocks = f"baseline and {who}, {repeats} each in each of {confirm.blocks} blocks"
-    parts.append(StakePart("confirmation", confirmed, widest, blocks))
+    add("confirmation", confirmed, widest, blocks)
     if confirm.top and confirm.warmup != "never":
         why = "one that does not count before each block, where nothing ran just before it"
-        parts.append(StakePart("warm-up", confirm.blocks, width, why))
+        add("warm-up", confirm.blocks, width, why)
     if not confirm.top:  # else it runs in place of the confirmation
-        parts.append(StakePart("baseline again", 1, width, "where nothing passed: the settings, or the site?"))
+        add("baseline again", 1, width, "where nothing passed: the settings, or the site?")
     if study.profile is not None:
-        parts.append(StakePart("profile", 2, widest, "baseline and best setting under the profiler"))
+        add("profile", 2, widest, "baseline and best setting under the profiler")
     known = [part.runs for part in parts if part.runs is not None]
     with_faults = None
     if len(known) == len(parts):
         # a block of which a run landed elsewhere is run again as a whole
         again = MOST_MOVES * confirmed if study.site.nodes > 1 or study.site.batch != "local" else 0
         with_faults = (sum(known) + again) * (1 + study.job.retries)
-    allowed = _budget_hours(study, widest)
-    builds = None if searched is None else searched + 1
-    limits = _limits_in_hours(study, widest)
+
+    # nothing is begun beyond the limits, and what is in flight may go on to its own
+    at_once, limits = study.site.jobs_at_once, {}
+    if budget.node_hours is not None:
+        limits["node_hours"] = budget.node_hours
+    if budget.wall_s is not None:
+        limits["wall"] = widest * at_once * budget.wall_s / 3600.0
+    allowed = min(limits.values(), default=math.inf) + widest * at_once * study.job.limit_s / 3600.0
     if study.builds is None:
-        return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, limits=limits)
-    on_site = math.inf if builds is None else builds * study.builds.limit_s / 3600.0
-    hours = on_site if study.builds.where == "site" else 0.0
-    return Stake(tuple(parts), study.job.limit_s, allowed, with_faults, builds, hours, limits)
-
-
-def _profile_doubt(study: Study) -> str:
-    """Of a study whose profiles take more than they should; else empty."""
-    if study.profile is None:
-        return ""
-    planned = stake(study)
-    share = planned.share_of("profile")
-    if share is None or share <= PROFILE_SHARE:
-        return ""
-    return (
-        f"stages.profile adds 2 of at most {planned.runs} runs, {share:.0%} of the node-hours, which is more than "
-        f"{PROFILE_SHARE:.0%}; with more trials or blocks it is less"
-    )
+        return Stake(tuple(parts), allowed, with_faults, 0, 0.0, limits)
+    builds, build_hours = None if searched is None else searched + 1, 0.0
+    if study.builds.where == "site":  # on one node, and its run follows
+        build_hours = math.inf if builds is None else builds * study.builds.limit_s / 3600.0
+        allowed += at_once * study.builds.limit_s / 3600.0
+    return Stake(tuple(parts), allowed, with_faults, builds, build_hours, limits)
 
 
 _PROFILERS_ON_PATH = ("perf", "vtune", "nsys")  # the others are libraries, or the engine's own
@@ -240,40 +220,6 @@ def _profiler_doubt(study: Study) -> str:
         f"stages.profile: {tool} is not on the PATH of this machine, so there will be no profile; install it, load a "
         "module that has it (job: {modules: [...]}), or take another tool"
     )
-
-
-def _looks(study: Study, searched: int | None, width: int) -> list[StakePart]:
-    """Runs of the baseline between those of the search: after the last trial there is none."""
-    every = study.search.sentinel_every
-    why = f"the baseline again after every {every} trials"
-    done = None if searched is None else max(0, searched - 1)
-    regular = None if done is None else done // every
-    found = [StakePart("repeats", regular, width, why)]
-    if study.site.nodes > 1:
-        most = most_baseline_runs(study.site.nodes, width)
-        more = most if done is None or regular is None else min(most, max(0, MOST_URGENT * done - regular))
-        why = "the baseline on nodes not seen yet or suspected to be slow"
-        found.append(StakePart("survey of nodes", more, width, why))
-    return found
-
-
-def _budget_hours(study: Study, nodes: int) -> float:
-    """What time and node-hours allow: nothing is begun beyond them, and what is in flight may go on to its limit."""
-    at_once = nodes * study.site.jobs_at_once
-    over = at_once * study.job.limit_s / 3600.0
-    if study.builds is not None and study.builds.where == "site":  # on one node, and its run follows
-        over += study.site.jobs_at_once * study.builds.limit_s / 3600.0
-    return min(_limits_in_hours(study, nodes).values(), default=math.inf) + over
-
-
-def _limits_in_hours(study: Study, nodes: int) -> dict[str, float]:
-    """What each limit of the budget comes to; a run that is under way when it is reached goes on."""
-    found = {}
-    if study.budget.node_hours is not None:
-        found["node_hours"] = study.budget.node_hours
-    if study.budget.wall_s is not None:
-        found["wall"] = nodes * study.site.jobs_at_once * study.budget.wall_s / 3600.0
-    return found
 
 
 def _tight_budget(study: Study) -> Iterator[str]:
@@ -343,5 +289,4 @@ def doubts(found: CheckedStudy) -> list[str]:
     """What is allowed and yet likely to go wrong, as the site's executor says of the baseline's job."""
     study = found.study
     of_site = executor_of(found).doubts(study.job.resources(study.space.settings(study.baseline)))
-    more = (_profile_doubt(study), _profiler_doubt(study), *_tight_budget(study))
-    return [*of_site, *found.workload.doubts(), *filter(None, more)]
+    return [*of_site, *found.workload.doubts(), *filter(None, [_profiler_doubt(study)]), *_tight_budget(study)]

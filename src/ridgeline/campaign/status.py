@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -51,40 +52,35 @@ def _profile_tables(study: Study, history: History) -> tuple[TextTable, ...]:
     ]
     rows: list[tuple[str, ...]] = []
     for run in profiled:
-        found = _findings(run.folder, analyzers)
         failed = run.outcome is not None and run.outcome.kind is not Kind.OK
         nothing = f"no profile: {run.outcome}" if failed else "nothing stands out"
-        claims = [(finding.claim, finding.advice) for finding in found] or [(nothing, "")]
+        claims = [(found.claim, found.advice) for found in _findings(run.folder, analyzers)] or [(nothing, "")]
         rows += [(_whose(study, history.trials[run.trial]), run.folder.name, *row) for row in claims]
     if not rows:
         return ()
     head = ("of", "run", "what the profile shows", "what to do")
-    beside = _side_by_side(study, history, profiled)
     share = profile_share(history) or 0.0
     cost = f"profile: {share:.1%} of node-hours"
     if share > PROFILE_SHARE:
         cost += f", more than the {PROFILE_SHARE:.0%} that a campaign should spend on them"
-    shown = TextTable("Profiles", head, tuple(rows), notes=(cost,))
-    return (shown, *([beside] if beside is not None else []))
+    return (TextTable("Profiles", head, tuple(rows), notes=(cost,)), *_side_by_side(study, history, profiled))
 
 
-def _side_by_side(study: Study, history: History, runs: list[Run]) -> TextTable | None:
+def _side_by_side(study: Study, history: History, runs: list[Run]) -> Iterator[TextTable]:
     """The traces of the first and the last profiled run: the baseline's and the best setting's."""
     traced = [(run, traces[0]) for run in runs if (traces := _traces_in(run.folder))]
     if len(traced) < 2:
-        return None
+        return
     (before, first), (after, second) = traced[0], traced[-1]
     try:
-        changes = figure_changes(*(_summary_of(path) for path in (first, second)))
+        changes = figure_changes(_summary_of(first), _summary_of(second))
     except RidgelineError:
-        return None  # gone or not readable: the report goes on without it
-    labels = (_whose(study, history.trials[run.trial]) for run in (before, after))
-    rows = tuple(change.cells for change in changes if change.first or change.second)
-    if not rows:
-        return None
-    names = [path.relative_to(history.root) for path in (first, second)]
-    note = f"ridgeline diagnose --compare {names[0]} {names[1]} in the study folder shows the same with the evidence"
-    return TextTable("Profiles, before and after", ("figure", *labels, "change"), rows, notes=(note,))
+        return  # gone or not readable: the report goes on without it
+    if rows := tuple(change.cells for change in changes if change.first or change.second):
+        labels = [_whose(study, history.trials[run.trial]) for run in (before, after)]
+        names = " ".join(str(path.relative_to(history.root)) for path in (first, second))
+        note = f"ridgeline diagnose --compare {names} in the study folder shows the same with the evidence"
+        yield TextTable("Profiles, before and after", ("figure", *labels, "change"), rows, notes=(note,))
 
 
 def _traces_in(folder: Path) -> list[Path]:
@@ -134,11 +130,10 @@ class CampaignStatus:
     @cached_property
     def answer(self) -> Answer:
         found = with_figures(self.question.answer(self.study, self.history), self.study, self.history)
-        return replace(
-            found,
-            stopped=_stopped(self.history),
-            next_step=next_step(self.study, self.history, self.question.extended_by, self.ledger),
-        )
+        reason = "" if self.history.stopped is None else self.history.stopped.reason
+        stopped = "" if reason in ("finished", "interrupted") else reason
+        takes = self.question.extended_by
+        return replace(found, stopped=stopped, next_step=next_step(self.study, self.history, takes, self.ledger))
 
     @cached_property
     def progress(self) -> Progress:
@@ -153,12 +148,10 @@ class CampaignStatus:
         doubts += [] if workload is None else workload.doubts()
         if workload is None and (kind := self.study.workload.kind) not in catalog.names("workloads"):
             doubts.append(f"what makes `kind: {kind}` is not installed here: its command and its limits are not known")
-        shown = replace(shown, doubts=tuple(doubts))
-        shown = replace(shown, tables=(*shown.tables, *_profile_tables(self.study, self.history)))
+        tables = [*shown.tables, *_profile_tables(self.study, self.history)]
         if self.study.task is not None and self.history.verdict is not None:
-            kept = compliance_table(self.study, self.history.root, workload)
-            shown = replace(shown, tables=(*shown.tables, kept))
-        return shown
+            tables.append(compliance_table(self.study, self.history.root, workload))
+        return replace(shown, doubts=tuple(doubts), tables=tuple(tables))
 
     @property
     def budget(self) -> Budget:
@@ -227,22 +220,22 @@ def _ended(history: History, trial: Trial) -> str | None:
 def read_status(path: Path) -> CampaignStatus:
     """The status of the campaign in this folder; never takes the lock, so it may be asked while it runs."""
     folder = StudyFolder.open(path)
-    history = read_history(folder.path)
-    question = question_of(history)
-    study = question.applied_to(folder.load(history).study)
-    controller = find_controller(folder.lock_path, folder.journal_path)
-    return CampaignStatus(question, study, history, controller=controller)
+    return _status(folder, read_history(folder.path))
 
 
 def read_status_as_far(path: Path) -> tuple[CampaignStatus, tuple[str, ...]]:
     """As `read_status`, but of a damaged journal what stands before the damage, with what the reader must know."""
     folder = StudyFolder.open(path)
     history, notes = read_history_as_far(folder.path)
+    now = _status(folder, history)
+    return now, (*notes, *_unfinished(now))
+
+
+def _status(folder: StudyFolder, history: History) -> CampaignStatus:
     question = question_of(history)
     study = question.applied_to(folder.load(history).study)
     controller = find_controller(folder.lock_path, folder.journal_path)
-    now = CampaignStatus(question, study, history, controller=controller)
-    return now, (*notes, *_unfinished(now))
+    return CampaignStatus(question, study, history, controller=controller)
 
 
 def _unfinished(now: CampaignStatus) -> tuple[str, ...]:
@@ -269,21 +262,11 @@ def pasted_answer(now: CampaignStatus, workload: Workload | None = None) -> Answ
     answer = replace(answer, reference_paste=pasted(now.study, workload, answer.reference.point, offered=True))
     if (chosen := answer.to_use) is None:
         return answer
-    served = workload.pasted_as
-    repeat = _repeat(now.history, chosen) if served else ""
+    served, repeat = workload.pasted_as, ""
+    if served:  # then it is not what was measured: the last run of this point whose folder is left does that again
+        scripts = [run.folder / "run.sh" for trial, run in now.history.ok_runs(*Stage) if trial.point == chosen]
+        repeat = next((f"sh {shlex.quote(str(path))}" for path in reversed(scripts) if path.is_file()), "")
     return replace(answer, paste=pasted(now.study, workload, chosen, offered=True), pasted_as=served, repeat=repeat)
-
-
-def _repeat(history: History, point: Point) -> str:
-    """The command that does again what was measured at this point; empty where its folder is gone."""
-    runs = [run for trial, run in history.ok_runs(*Stage) if trial.point == point]
-    scripts = [run.folder / "run.sh" for run in runs]
-    return next((f"sh {shlex.quote(str(path))}" for path in reversed(scripts) if path.is_file()), "")
-
-
-def _stopped(history: History) -> str:
-    reason = "" if history.stopped is None else history.stopped.reason
-    return "" if reason in ("finished", "interrupted") else reason
 
 
 def answer_on_paper(now: CampaignStatus) -> Answer:

@@ -18,7 +18,7 @@ from ridgeline.files import write_whole
 from ridgeline.records.exhibit import TASK_RULES, TextTable
 from ridgeline.records.expression import ExpressionError, show_duration
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.run import Job, Run
+from ridgeline.records.run import Job
 from ridgeline.records.space import Knob, Point, point_key
 from ridgeline.records.study import BREAKS, Study, TaskRules
 from ridgeline.records.trial import Stage
@@ -91,12 +91,11 @@ def _in_options(options: Mapping[str, object], name: str) -> tuple[Where | None,
 
 def _values(knob: Knob) -> list[Any]:
     number = knob.count or _MOST_VALUES
-    shares = ((at + 0.5) / number for at in range(number)) if number <= _MOST_VALUES else _spread()
+    if number <= _MOST_VALUES:
+        shares = [(at + 0.5) / number for at in range(number)]
+    else:
+        shares = [at / (_MOST_VALUES - 1) * 0.999 for at in range(_MOST_VALUES)]
     return list(dict.fromkeys(knob.at(share) for share in shares))
-
-
-def _spread() -> Iterator[float]:
-    return (at / (_MOST_VALUES - 1) * 0.999 for at in range(_MOST_VALUES))
 
 
 def _forbidden_problems(study: Study, workload: Workload, task: TaskRules) -> Iterator[Problem]:
@@ -110,11 +109,10 @@ def _forbidden_problems(study: Study, workload: Workload, task: TaskRules) -> It
             if study.space.missing(point):
                 continue
             used = _used(study, workload, task, point)
-            for name in used:
+            for name in dict.fromkeys((*used, *always)):
                 if name not in always:
                     blamed.setdefault(name, (knob.name, value))
-            for name in always:
-                if name not in used:
+                elif name not in used:
                     blamed.setdefault(name, (knob.name, study.baseline[knob.name]))
     for name in dict.fromkeys((*always, *blamed)):
         rule = "task.forbidden_flags" if name.startswith("-") else "task.forbidden_env"
@@ -170,9 +168,6 @@ def nodes_for(
 # the record
 
 
-_RuleCheck = tuple[str, str, str]  # the rule; yes or no, or why nobody can tell; the evidence
-
-
 def compliance(study: Study, root: Path, workload: Workload | None) -> dict[str, Any]:
     """What the folder shows, up to the last verdict: each rule with its evidence, and digests of what it rests on.
 
@@ -187,13 +182,16 @@ def compliance(study: Study, root: Path, workload: Workload | None) -> dict[str,
     seen = ends[-1] + 1 if ends else len(events)
     history = History.replay(root, events[:seen])
     applied = _applied(study, history, workload)
+    chained = b""
+    for line in lines[:seen]:
+        chained = hashlib.sha256(chained + line).digest()
     record: dict[str, Any] = {
         "study": study.name,
         "rules": [*_checks(study, task, history, applied)],
         "applied": applied,
         "versions": _versions(history),
         "inputs": dict(_inputs(root)),
-        "journal": {"lines": seen, "digest": _chain(lines[:seen])},
+        "journal": {"lines": seen, "digest": chained.hex()},
         "over": bool(ends),
     }
     plain: dict[str, Any] = json.loads(json.dumps(record, default=str))
@@ -243,10 +241,14 @@ _TELLING = ("model_path", "model", "tp_size", "pp_size", "dp_size", "mem_fractio
 
 def _checks(
     study: Study, task: TaskRules, history: History, applied: Mapping[str, Mapping[str, Any]]
-) -> Iterator[_RuleCheck]:
-    """Of the runs that count: those that broke a rule are refused, and counted here."""
+) -> Iterator[tuple[str, str, str]]:
+    """Each rule; yes or no, or why nobody can tell; the evidence.
+
+    Of the runs that count: those that broke a rule are refused, and counted here.
+    """
     good = [run for _, run in history.ok_runs(*Stage)]
-    refused = [run for run in history.runs.values() if run.outcome is not None and BREAKS in run.outcome.reason]
+    outcomes = [run.outcome for run in history.runs.values() if run.outcome is not None]
+    refused = [outcome.reason.removeprefix(BREAKS) for outcome in outcomes if BREAKS in outcome.reason]
     runs = count(len(good), "run")
     if task.forbidden_flags:
         on = dict.fromkeys(flag for values in applied.values() for flag in task.switched_on(values))
@@ -275,12 +277,7 @@ def _checks(
         kept = "yes" if all(map(task.allows_node, ran)) else "no"
         yield f"on {', '.join(task.nodes)}", kept if ran else "unknown where runs were", ", ".join(ran)
     if refused:
-        yield "refused", "", f"{count(len(refused), 'run')} that broke a rule: {_first(refused)}"
-
-
-def _first(runs: list[Run]) -> str:
-    outcome = runs[0].outcome
-    return "" if outcome is None else outcome.reason.removeprefix(BREAKS)
+        yield "refused", "", f"{count(len(refused), 'run')} that broke a rule: {refused[0]}"
 
 
 def _applied(study: Study, history: History, workload: Workload | None) -> dict[str, dict[str, Any]]:
@@ -306,19 +303,8 @@ def _inputs(root: Path) -> Iterator[tuple[str, str]]:
     files = [root / STUDY, *sorted((root / SITES).rglob("*")), *sorted((root / SOURCES).rglob("*"))]
     for path in files:
         if path.is_file():
-            name = path.relative_to(root).as_posix()
-            size = path.stat().st_size
-            large = size > _LARGEST_HASHED_BYTES
-            yield name, f"too large to be hashed, {size} bytes" if large else _digest_of(path)
-
-
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _chain(lines: list[bytes]) -> str:
-    digest = b""
-    for line in lines:
-        digest = hashlib.sha256(digest + line).digest()
-    return digest.hex()
+            found = f"too large to be hashed, {path.stat().st_size} bytes"
+            if path.stat().st_size <= _LARGEST_HASHED_BYTES:
+                with path.open("rb") as file:
+                    found = hashlib.file_digest(file, "sha256").hexdigest()
+            yield path.relative_to(root).as_posix(), found

@@ -6,7 +6,8 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,89 +54,67 @@ class RunUnderWay:
 
 
 def runs_under_way(history: History, ledger: Ledger, now_s: float) -> list[RunUnderWay]:
-    return [_under_way(run, history.trials[run.trial], ledger, now_s) for run in history.open_runs.values()]
-
-
-def _under_way(run: OpenRun, trial: Trial, ledger: Ledger, now_s: float) -> RunUnderWay:
-    waits = waiting_for(run.folder)
-    since_s = run.planned_s
-    if waits is None and (started_s := started_at_s(run.folder)) is not None:
-        since_s = max(since_s, started_s)  # the node's clock, or the disk's, may be behind ours
-    elapsed_s = max(0.0, now_s - since_s)
-    return RunUnderWay(trial, run.ticket, elapsed_s, ledger.expected_s(trial.point), latest_line(run.folder), waits)
+    found = []
+    for run in history.open_runs.values():
+        trial, waits, since_s = history.trials[run.trial], waiting_for(run.folder), run.planned_s
+        if waits is None and (started_s := started_at_s(run.folder)) is not None:
+            since_s = max(since_s, started_s)  # the node's clock, or the disk's, may be behind ours
+        took_s, usual_s = max(0.0, now_s - since_s), ledger.expected_s(trial.point)
+        found.append(RunUnderWay(trial, run.ticket, took_s, usual_s, latest_line(run.folder), waits))
+    return found
 
 
 def too_much_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> str:
-    """What is wrong where a run has written more than its limit; empty where it has not. A full disk ends everybody."""
-    if sum(size for _, size in _outputs(folder, logs)) <= limit_bytes:
+    """What is wrong where a run has written more than its limit; empty where it has not."""
+    written = 0
+    for file in _outputs(folder, logs):
+        with suppress(OSError):  # not written yet
+            written += file.stat().st_size
+    if written <= limit_bytes:
         return ""
     return f"wrote more than {limit_bytes / 1e6:,.10g} MB of output and was cut off; see to it, or raise job.output"
 
 
-def cut_output(folder: Path, logs: Iterable[str], limit_bytes: int) -> None:
-    """What a run wrote beyond its limit before it could be ended is not kept."""
-    for file, size in _outputs(folder, logs):
-        if size > limit_bytes:
-            _cut(file, limit_bytes)
+def _outputs(folder: Path, logs: Iterable[str]) -> list[Path]:
+    return [folder / name for name in sorted({"stdout", "stderr", *logs})]
 
 
 def too_much_disk(folder: Path, limit_bytes: int) -> tuple[str, Path | None]:
-    """What is wrong where a run's folder takes more than its limit, and its largest file; empty where it does not."""
+    """What is wrong where a run's folder takes more than its limit, and its largest file; empty where it does not.
+
+    Links lead elsewhere, so what is behind them does not count.
+    """
     total, most, largest = 0, 0, None
-    for file, taken in _files_in(folder):
-        total += taken
-        if taken > most:
-            most, largest = taken, file
+    for file in (Path(home, name) for home, _, names in os.walk(folder) for name in names):
+        try:
+            seen = file.lstat()
+        except OSError:
+            continue  # removed meanwhile
+        if stat.S_ISREG(seen.st_mode):
+            taken = seen.st_blocks * 512
+            total += taken
+            if taken > most:
+                most, largest = taken, file
     if total <= limit_bytes or largest is None:
         return "", None
     said = f"its folder took more than {limit_bytes / 1e6:,.10g} MB of disk, {most / 1e6:,.0f} of it {largest.name!r}"
     return f"{said}, which was cut off; see to it, write it to the site's scratch, or raise job.disk", largest
 
 
-def _files_in(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Each file below it with the disk that it takes; no links, which lead elsewhere."""
-    for home, _, names in os.walk(folder):
-        for name in names:
-            file = Path(home, name)
-            try:
-                seen = file.lstat()
-            except OSError:
-                continue  # removed meanwhile
-            if stat.S_ISREG(seen.st_mode):
-                yield file, seen.st_blocks * 512
-
-
 def cut_file(file: Path, limit_bytes: int) -> None:
-    """Of a file that filled the disk only the beginning is kept; not of one that has another name elsewhere."""
-    try:
-        seen = file.lstat()
-    except OSError:
-        return
-    if seen.st_nlink == 1 and seen.st_size > limit_bytes:
-        _cut(file, limit_bytes)
-
-
-def _cut(file: Path, limit_bytes: int) -> None:
-    """Only a file of the run itself: a link that the run placed here may lead to any file of the user's."""
+    """Keep only the beginning of a file of the run itself: a link may lead to any file of the user's."""
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENXIO):
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO):  # gone, a link, a pipe
             return
         raise
     try:
-        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        seen = os.fstat(descriptor)
+        if stat.S_ISREG(seen.st_mode) and seen.st_nlink == 1 and seen.st_size > limit_bytes:
             os.ftruncate(descriptor, limit_bytes)
     finally:
         os.close(descriptor)
-
-
-def _outputs(folder: Path, logs: Iterable[str]) -> Iterator[tuple[Path, int]]:
-    for name in sorted({"stdout", "stderr", *logs}):
-        try:
-            yield folder / name, (folder / name).stat().st_size
-        except OSError:
-            continue
 
 
 def not_run(reason: str) -> Ending:
@@ -144,7 +123,7 @@ def not_run(reason: str) -> Ending:
     return Ending(Cause.EXITED, reason=reason, started_s=now, ended_s=now)
 
 
-_DISK_LOOK_S = 5.0  # between two looks at how much disk a run's folder takes
+_DISK_LOOK_S = 5.0  # between two looks at how much disk a run's folder takes: all its files are asked for their size
 
 
 @dataclass
@@ -153,38 +132,31 @@ class RunMonitor:
 
     study: Study
     logs: Sequence[str]
-    _too_much: dict[int, str] = field(default_factory=dict)  # run -> what it wrote, for which it is ended
-    _too_large: dict[int, Path] = field(default_factory=dict)  # run -> the file that is the most of it, if it is one
+    _too_much: dict[int, tuple[str, Path | None]] = field(default_factory=dict)  # run -> why; the file that fills it
     _looked_s: dict[int, float] = field(default_factory=dict)  # run -> when (monotonic) its folder was last measured
 
     def must_end(self, run: OpenRun) -> bool:
         """Whether it is to be ended now. True once."""
         if run.number in self._too_much:
             return False
-        if excess := too_much_output(run.folder, self.logs, self.study.job.output_bytes):
-            self._too_much[run.number] = excess
-            return True
-        return self._fills_the_disk(run)
-
-    def _fills_the_disk(self, run: OpenRun) -> bool:
-        """Looked at every few seconds: all files of a folder are asked for their size."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s.setdefault(run.number, now_s) < _DISK_LOOK_S:
-            return False
-        self._looked_s[run.number] = now_s
-        excess, largest = too_much_disk(run.folder, self.study.job.disk_bytes)
-        if excess and largest is not None:
-            self._too_much[run.number], self._too_large[run.number] = excess, largest
+        largest, now_s = None, time.monotonic()
+        excess = too_much_output(run.folder, self.logs, self.study.job.output_bytes)
+        if not excess and now_s - self._looked_s.setdefault(run.number, now_s) >= _DISK_LOOK_S:
+            self._looked_s[run.number] = now_s
+            excess, largest = too_much_disk(run.folder, self.study.job.disk_bytes)
+        if excess:
+            self._too_much[run.number] = excess, largest
         return bool(excess)
 
     def ended(self, run: OpenRun, ending: Ending) -> Ending:
         """How it ended, given what was asked of it; what it wrote beyond its limit is not kept."""
         self._looked_s.pop(run.number, None)
         if run.number in self._too_much:
-            if (largest := self._too_large.pop(run.number, None)) is not None:
-                cut_file(largest, self.study.job.output_bytes)
-            cut_output(run.folder, self.logs, self.study.job.output_bytes)
-            return replace(ending, cause=Cause.OUTPUT_LIMIT, reason=self._too_much.pop(run.number))
+            excess, largest = self._too_much.pop(run.number)
+            outputs = _outputs(run.folder, self.logs)
+            for file in outputs if largest is None else [*outputs, largest]:
+                cut_file(file, self.study.job.output_bytes)
+            return replace(ending, cause=Cause.OUTPUT_LIMIT, reason=excess)
         if not run.folder.is_dir():
             reason = "its run folder was moved or deleted while it ran"
             return replace(ending, cause=Cause.LOST, reason=reason)

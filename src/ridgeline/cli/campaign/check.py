@@ -63,7 +63,7 @@ def _document(path: Path, checked: StudyCheck) -> dict[str, Any]:
             "ended_by": cost.binds or None,
             "run_limit_s": checked.study.job.limit_s,
             "parts": [
-                {"part": part.name, "runs": part.runs, "node_hours": cost.node_hours_of(part), "why": part.why}
+                {"part": part.name, "runs": part.runs, "node_hours": part.node_hours, "why": part.why}
                 for part in cost.parts
             ],
             "builds": cost.builds,
@@ -92,7 +92,7 @@ def _cost(cost: Stake, limit: str) -> Iterator[str]:
         more = f"; what runs then goes on, for {over:.3g} more at the most" if over > 0 else ""
         yield f"          budget.{cost.binds} ends it: nothing is begun after {_hours(limit_hours)}{more}"
     for part in (part for part in cost.parts if part.runs != 0):
-        hours = cost.node_hours_of(part)
+        hours = part.node_hours
         text = "" if hours is None else f", {_hours(hours)}"
         yield f"          {'?' if part.runs is None else part.runs:>4} {part.name} ({part.why}{text})"
     if cost.builds != 0:

@@ -27,7 +27,8 @@ from ridgeline.stats import wording
 from ridgeline.study import gate_history
 
 if TYPE_CHECKING:
-    from ridgeline.campaign.asked import Asked, Gate
+    from ridgeline.campaign.asked import Gate
+    from ridgeline.campaign.assembly import Asked
     from ridgeline.campaign.check import CheckedStudy
     from ridgeline.campaign.point_text import Setting
     from ridgeline.records.answer import Answer

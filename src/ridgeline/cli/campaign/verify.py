@@ -13,7 +13,7 @@ from ridgeline.errors import ExitCode
 from ridgeline.stats import wording
 
 if TYPE_CHECKING:
-    from ridgeline.campaign.verify_runs import Mismatch, Unchecked, Verification
+    from ridgeline.campaign.verify import Mismatch, Unchecked, Verification
 
 
 def verify(
