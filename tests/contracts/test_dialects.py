@@ -63,9 +63,6 @@ class TestPbs(DialectContract):
 
     def answers(self) -> Sequence[str]:
         return (
-            '{"timestamp":1,"pbs_server":"vm","Jobs":{"0.vm":{"Job_Name":"okjob","resources_used":{"cput":"00:00:00",'
-            '"mem":"0kb","walltime":"00:00:06"},"job_state":"F","exec_host":"vm/0","substate":92,'
-            '"comment":"... and finished","Exit_status":0}}}\n',
             "Job Id: 4.vm\n    Job_Name = j\n    job_state = F\n    exec_host = vm/0+vm\n\t2/0\n"
             "    resources_used.cput = 00:00:01\n    Exit_status = 271\n    substate = 91\n",
             "=>> PBS: job killed: walltime 10 exceeded limit 3\n",

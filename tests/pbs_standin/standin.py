@@ -1,6 +1,6 @@
-"""qsub, qstat, qdel and qselect for tests: words, exit codes and JSON as a real OpenPBS server gave them.
+"""qsub, qstat, qdel and qselect for tests: words, exit codes and formats as a real OpenPBS server gave them.
 
-    standin.py qsub [-N NAME] SCRIPT | qstat -x -f -F json ID... | qdel ID | qselect -x -N NAME | run ID
+    standin.py qsub [-N NAME] SCRIPT | qstat -x -f ID... | qdel ID | qselect -x -N NAME | run ID
 
 State lives in the folder PBS_STANDIN: one JSON file a job. Jobs run at once on this machine as sessions of their own;
 a job's output is copied back PBS_STANDIN_COPY_S seconds after its end. PBS_STANDIN_HISTORY=0 forgets ended jobs,
@@ -206,16 +206,13 @@ def qstat(words: list[str]) -> None:
             code = 35
         else:
             jobs[job_id] = {name: value for name, value in job.items() if name not in ("script", "session", "hosts")}
-    if "json" in words:
-        print(json.dumps({"timestamp": 1, "pbs_version": "v", "pbs_server": "vm", "Jobs": jobs}))
-    else:
-        for job_id, job in jobs.items():
-            print(f"Job Id: {job_id}")
-            for name, value in job.items():
-                pairs = {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
-                for key, plain in pairs.items():
-                    print(f"    {key} = {plain}")
-            print()
+    for job_id, job in jobs.items():
+        print(f"Job Id: {job_id}")
+        for name, value in job.items():
+            pairs = {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
+            for key, plain in pairs.items():
+                print(f"    {key} = {plain}")
+        print()
     sys.exit(code)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,15 +22,18 @@ from ridgeline.executors.dialect import (
     Phase,
     RefusalRule,
     core_count,
-    memory_bytes,
+    down,
+    memory_mib,
     option,
+    overloaded,
     takes_options,
     takes_whole_nodes,
-    unknown_sizes,
+    too_many,
+    too_much,
     walltime_minutes,
     worded,
 )
-from ridgeline.records.run import Cause, Ending, Job, Resources
+from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 from ridgeline.study.forms import Accepts, DefaultText, OneLine
 
@@ -79,8 +80,12 @@ _USAGE = {
 
 
 def _read_qstat(text: str) -> dict[str, JobStatus]:
-    """Job id -> what is said about it."""
-    return {job_id: _seen(job_id, job) for job_id, job in _read_jobs(text).items()}
+    """Job id -> what is said about it. Long values go on in lines that begin with a tab."""
+    found = {}
+    for block in re.split(r"^Job Id: ", text.replace("\n\t", ""), flags=re.MULTILINE)[1:]:
+        job_id, _, rest = block.partition("\n")
+        found[job_id.strip()] = _seen(job_id.strip(), dict(re.findall(r"^    ([\w.]+) = (.*)$", rest, re.MULTILINE)))
+    return found
 
 
 def _read_footer(lines: Iterable[str]) -> OutputReport:
@@ -96,51 +101,8 @@ def _read_footer(lines: Iterable[str]) -> OutputReport:
     return OutputReport(usage, cause, f"PBS: {footer.killed}")
 
 
-def _read_jobs(text: str) -> dict[str, dict[str, object]]:
-    """Job id -> attributes, from `qstat -f` in JSON or in its own format."""
-    start, own = text.find("{"), _OWN_FORMAT.search(text)
-    # values of its own format may well hold a brace: a shell function in the environment, a resource
-    if start < 0 or (own is not None and own.start() < start):
-        return dict(_own_format(text))
-    try:
-        # strict=False: environment variables of jobs come with raw tabs and newlines in them
-        jobs = json.loads(text[start:], strict=False).get("Jobs", {})
-    except (json.JSONDecodeError, RecursionError):
-        return dict(_salvaged(text)) or dict(_own_format(text))
-    return {job_id: job for job_id, job in jobs.items() if isinstance(job, dict)} if isinstance(jobs, dict) else {}
-
-
-_OWN_FORMAT = re.compile(r"^Job Id: ", re.MULTILINE)
-_ATTRIBUTE = re.compile(
-    r'"(job_state|substate|comment|Exit_status|Job_Name|exec_host|stime|obittime)":\s*("[^"]*"|-?\d+)'
-)
-
-
-def _salvaged(text: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """Servers print environment values with unescaped quotes, which is no JSON; what we need stands beside them."""
-    for block in re.split(r'(?="\d+(?:\[\])?\.[\w.-]+":\s*\{)', text)[1:]:
-        job_id = block[1 : block.index('"', 1)]
-        yield job_id, {name: value.strip('"') for name, value in _ATTRIBUTE.findall(block)}
-
-
-def _own_format(text: str) -> Iterator[tuple[str, dict[str, object]]]:
-    for block in _OWN_FORMAT.split(text)[1:]:
-        # long values go on in lines that begin with a tab
-        lines = re.sub(r"\n\t", "", block).splitlines() or [""]
-        job: dict[str, object] = {}
-        used: dict[str, object] = {}
-        for line in lines[1:]:
-            name, separator, value = line.strip().partition(" = ")
-            if separator and name.startswith("resources_used."):
-                used[name.removeprefix("resources_used.")] = value
-            elif separator:
-                job[name] = value
-        yield lines[0].strip(), {**job, "resources_used": used}
-
-
-def _seen(job_id: str, job: Mapping[str, object]) -> JobStatus:
-    state, comment = str(job.get("job_state", "")), str(job.get("comment", ""))
-    name = str(job.get("Job_Name", ""))
+def _seen(job_id: str, job: Mapping[str, str]) -> JobStatus:
+    state, comment, name = (job.get(key, "") for key in ("job_state", "comment", "Job_Name"))
     if state in _ENDED:
         ending = _ending(job, comment)
         over = ending.cause is Cause.TIME_LIMIT and "walltime" in ending.reason
@@ -153,19 +115,25 @@ def _seen(job_id: str, job: Mapping[str, object]) -> JobStatus:
     return JobStatus(job_id, phase, name, comment)
 
 
-def _ending(job: Mapping[str, object], comment: str) -> Ending:
-    code = _whole(job.get("Exit_status"))
-    cause, reason = _cause(str(job.get("substate", "")), code, comment)
+def _ending(job: Mapping[str, str], comment: str) -> Ending:
+    status = job.get("Exit_status", "")
+    code = int(status) if re.fullmatch(r"-?\d+", status) else None
+    cause, reason = _cause(job.get("substate", ""), code, comment)
     exited = cause is Cause.EXITED
     # PBS reports death by signal n as 256 + n, the shell as 128 + n
     number = code - 256 if exited and code is not None and 256 < code < 256 + 65 else None
-    usage = _usage(job.get("resources_used"))
+    used = {
+        "cpu_s": clock_s(job.get("resources_used.cput", "")),
+        "wall_s": clock_s(job.get("resources_used.walltime", "")),
+        "max_rss_bytes": size_bytes(job.get("resources_used.mem", "")),
+    }
+    usage = {name: float(value) for name, value in used.items() if value is not None}
     return Ending(
         cause=cause,
         exit_code=(128 + number if number else code) if exited else None,
         signal=number,
         reason=reason,
-        nodes=tuple(dict.fromkeys(re.findall(r"([\w.-]+)/\d", str(job.get("exec_host", ""))))),
+        nodes=tuple(dict.fromkeys(re.findall(r"([\w.-]+)/\d", job.get("exec_host", "")))),
         usage=usage,
         elapsed_s=usage.get("wall_s"),  # not there for a job that was deleted before it began
     )
@@ -184,22 +152,6 @@ def _cause(substate: str, code: int | None, comment: str) -> tuple[Cause, str]:
         cause, what = _OWN_CODES.get(code, (Cause.NODE_FAILED, "PBS could not start or finish it"))
         return cause, f"PBS exit status {code} ({what}): {comment}"
     return Cause.EXITED, ""
-
-
-def _usage(used: object) -> dict[str, float]:
-    if not isinstance(used, Mapping):
-        return {}
-    values = {
-        "cpu_s": clock_s(str(used.get("cput", ""))),
-        "wall_s": clock_s(str(used.get("walltime", ""))),
-        "max_rss_bytes": size_bytes(str(used.get("mem", ""))),
-    }
-    return {name: float(value) for name, value in values.items() if value is not None}
-
-
-def _whole(value: object) -> int | None:
-    text = str(value)
-    return int(text) if re.fullmatch(r"-?\d+", text) else None
 
 
 class _PbsOptions(BatchOptions):
@@ -222,21 +174,9 @@ def pbs(site: Site) -> BatchExecutor:
 
 
 _REFUSALS = (
-    RefusalRule(
-        r"Communication failure|End of File|Premature end of message|was ended after \d+ s|PBS_BATCH_RPT",
-        Blame.UNSURE,
-        "{said}; the PBS server is overloaded or restarting",
-    ),
-    RefusalRule(
-        r"cannot connect to server|Connection refused|No default server|Server shutting down|server is in.*recovery",
-        Blame.WEATHER,
-        "{said}; the PBS server is down: the operator of the cluster restarts it",
-    ),
-    RefusalRule(
-        r"would exceed .* limit|Maximum number of jobs|limit on jobs|exceeds? (server|queue) limit|too many jobs",
-        Blame.WEATHER,
-        "{said}; too many jobs are queued: lower jobs_at_once in the site file, or wait",
-    ),
+    overloaded(r"Communication failure|End of File|Premature end of message|was ended after \d+ s|PBS_BATCH_RPT"),
+    down(r"cannot connect to server|Connection refused|No default server|Server shutting down|server is in.*recovery"),
+    too_many(r"would exceed .* limit|Maximum number of jobs|limit on jobs|exceeds? (server|queue) limit|too many jobs"),
     RefusalRule(
         r"Unknown queue|Queue is not enabled|queue .*(not enabled|does not exist)|Route only",
         Blame.SITE_FILE,
@@ -247,11 +187,9 @@ _REFUSALS = (
         Blame.SITE_FILE,
         "{said}; set `account` in the site file to a project you belong to (now {account}), or ask its lead for access",
     ),
-    RefusalRule(
+    too_much(
         r"exceeds queue and/or server resource limits|violates queue and/or server resource limits|"
-        r"Illegal attribute or resource value|Unknown resource|[Ii]nvalid resource|more than the maximum",
-        Blame.REQUEST,
-        "{said}; ask for less, or correct nodes, cores_per_node and gpus_per_node in the site file",
+        r"Illegal attribute or resource value|Unknown resource|[Ii]nvalid resource|more than the maximum"
     ),
 )
 
@@ -272,6 +210,8 @@ class Pbs(BatchDialect):
     nodes_text = 'sort -u "$PBS_NODEFILE"'
     hosts_text = 'sort -u "$PBS_NODEFILE"'
     directive = "#PBS"
+    server = "the PBS server"
+    shows_sizes = "pbsnodes -av"
     copies_output_back = True
     refusals = _REFUSALS
     kept_options = ("-r",)
@@ -294,17 +234,6 @@ class Pbs(BatchDialect):
 
     def pins_nodes(self, site: Site) -> bool:
         return site.options.get("request") != "plain"  # totals name no hosts
-
-    def doubts(self, resources: Resources, site: Site) -> list[str]:
-        unknown = unknown_sizes(site)
-        if not resources.gpus or not unknown or (resources.cores is not None and "memory_per_node" not in unknown):
-            return []
-        cores = resources.cores or site.cores_per_node or resources.ranks_per_node
-        return [
-            f"the site does not say {' or '.join(unknown)}: PBS gives what is asked for, ncpus={cores}"
-            f"{' and its default memory' if 'memory_per_node' in unknown else ''} beside {resources.gpus} GPUs; write "
-            "them into the site (`pbsnodes -av` shows them)"
-        ]
 
     def option(self, line: str) -> str:
         # many things are gathered under -l: -l walltime, -l select
@@ -329,7 +258,7 @@ class Pbs(BatchDialect):
 
     def poll_command(self, job_ids: Collection[str]) -> list[str]:
         # -x: jobs that have ended too; without it qstat says 35 and forgets them
-        return ["qstat", "-x", "-f", "-F", "json", *job_ids]
+        return ["qstat", "-x", "-f", *job_ids]
 
     def read_poll(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
         jobs = _read_qstat(answer.stdout)
@@ -338,13 +267,6 @@ class Pbs(BatchDialect):
 
     def in_words(self, reason: str) -> str:
         return worded(_PREAMBLE.sub("", reason, count=1), _REASONS)
-
-    def history_commands(self, job_ids: Collection[str]) -> list[list[str]]:
-        # servers before PBS 18 do not know -F json, and print nothing with it
-        return [["qstat", "-x", "-f", *job_ids]]
-
-    def read_history(self, answer: JobReply) -> Mapping[str, JobStatus] | None:
-        return self.read_poll(answer)
 
     def find_commands(self, name: str) -> list[list[str]]:
         return [["qselect", "-x", "-N", name]]
@@ -361,8 +283,7 @@ class Pbs(BatchDialect):
 
 def _requests(job: Job, site: Site) -> list[str]:
     needs, cores = job.resources, core_count(job, site) or job.resources.ranks_per_node
-    memory = memory_bytes(job, site)
-    memory_mb = None if memory is None else math.ceil(memory / 2**20)
+    memory_mb = memory_mib(job, site)
     if site.options.get("request") == "plain":
         # Gadi: totals over all nodes; the server makes chunks of whole nodes out of them
         sizes = {"ncpus": cores, "ngpus": needs.gpus or None, "mem": memory_mb}
