@@ -146,7 +146,7 @@ def test_a_requeued_job_is_charged_for_all_its_starts() -> None:
 
 
 def test_pbs_charges_its_walltime() -> None:
-    said = "Job Id: 0.vm\n    resources_used.walltime = 00:01:06\n    job_state = F\n    substate = 92\n    Exit_status = 0\n"
+    said = "Job Id: 0.vm\n    resources_used.walltime = 00:01:06\n    job_state = F\n    Exit_status = 0\n"
     assert polled(Pbs(), said)["0.vm"].charged_s == 66.0
 
 

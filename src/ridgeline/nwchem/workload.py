@@ -88,14 +88,14 @@ def _values(facts: NwchemOut, theory: str) -> Iterator[tuple[str, float]]:
         "nwchem_wall_s": facts.total.wall_s if facts.total else None,
         "heap_peak_bytes": facts.heap_peak_bytes,
         "stack_peak_bytes": facts.stack_peak_bytes,
-        "memory_asked_bytes": facts.memory.total_bytes,
+        "memory_asked_bytes": facts.asked_bytes("total"),
         "integrals_cached_share": facts.cached_share,
         "nproc": facts.nproc,
     }
     if facts.integrated_density is not None and facts.electrons:
         table["density_error"] = abs(facts.integrated_density - facts.electrons)
     if facts.ga.calls:
-        table["ga_peak_bytes"] = facts.ga.peak_bytes
+        table["ga_peak_bytes"] = facts.ga_peak_bytes
         table["ga_get_calls"] = facts.ga.calls.get("get")
         table["ga_acc_calls"] = facts.ga.calls.get("acc")
         table["ga_total_bytes"] = sum(facts.ga.total_bytes.values())
@@ -116,7 +116,7 @@ def _problem(facts: NwchemOut, theory: str, reference_hartree: float | None, tas
         return f"stdout has no `Total {theory.upper()} energy` line"
     if not facts.converged:
         return "the calculation did not converge"
-    if task == "optimize" and not facts.optimized_line:
+    if task == "optimize" and not facts.optimized:
         return "stdout has no `Optimization converged` line: the geometry was not found"
     if reference_hartree is not None and not abs(energy - reference_hartree) <= _TOLERANCE_HARTREE:
         gap = abs(energy - reference_hartree)
@@ -148,7 +148,7 @@ def _differences(output: _Output, start: Start, settings: Settings, compute_rank
 
 def _memory(facts: NwchemOut, settings: Settings) -> Iterator[str]:
     for part in ("stack", "heap", "global"):
-        asked_mb, used = settings.get(f"memory_{part}_mb"), getattr(facts.memory, f"{part}_bytes")
+        asked_mb, used = settings.get(f"memory_{part}_mb"), facts.asked_bytes(part)
         # NWChem keeps a few words of each block for itself
         if isinstance(asked_mb, int) and used is not None and abs(used - asked_mb * _MB) > 0.01 * _MB:
             yield f"{part} of {asked_mb} MB was asked for, NWChem took {used / _MB:.1f} MB"

@@ -93,12 +93,13 @@ class MemoryExecutor(Executor):
     def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
         for ticket in tickets:
             if ticket not in self.world.endings and self.world.now_s >= self._end_s(ticket):
-                self._finish(ticket)
+                self.world.endings[ticket] = self._finish(ticket)
         return {ticket: self.world.endings[ticket] for ticket in tickets if ticket in self.world.endings}
 
     def cancel(self, ticket: str) -> None:
         if ticket not in self.poll([ticket]):
-            self._end(ticket, "", "", Ending(Cause.CANCELLED, reason="cancelled", ended_s=self.world.now_s))
+            ending = Ending(Cause.CANCELLED, reason="cancelled", ended_s=self.world.now_s)
+            self.world.endings[ticket] = self._ended(ticket, "", "", ending)
 
     def wait(self, timeout_s: float) -> None:
         """Move the clock to the next end, but by no more than `timeout_s`."""
@@ -109,7 +110,7 @@ class MemoryExecutor(Executor):
         job, started_s, answer = self.world.jobs[ticket]
         return started_s + min(answer.seconds, job.limit_s)
 
-    def _finish(self, ticket: str) -> None:
+    def _finish(self, ticket: str) -> Ending:
         job, _, answer = self.world.jobs[ticket]
         ended_s, stdout = self._end_s(ticket), json.dumps(dict(answer.metrics)) + "\n"
         number = answer.exit_code - 128 if answer.exit_code > 128 else None
@@ -117,15 +118,15 @@ class MemoryExecutor(Executor):
         if answer.seconds > job.limit_s:
             reason = f"ran longer than its limit of {job.limit_s:g} s"
             stdout, ending = "", Ending(Cause.TIME_LIMIT, signal=15, reason=reason, ended_s=ended_s)
-        self._end(ticket, stdout, answer.stderr, ending)
+        return self._ended(ticket, stdout, answer.stderr, ending)
 
-    def _end(self, ticket: str, stdout: str, stderr: str, ending: Ending) -> None:
+    def _ended(self, ticket: str, stdout: str, stderr: str, ending: Ending) -> Ending:
         job, started_s, _ = self.world.jobs[ticket]
         (job.folder / "stdout").write_text(stdout)
         (job.folder / "stderr").write_text(stderr)
         nodes = job.on_nodes or tuple(f"memory{n or ''}" for n in (0, *range(2, job.resources.nodes + 1)))
         machines = tuple(Machine(node, self.world.boot) for node in nodes)
-        self.world.endings[ticket] = replace(ending, nodes=nodes, machines=machines, started_s=started_s)
+        return replace(ending, nodes=nodes, machines=machines, started_s=started_s)
 
 
 class FunctionWorkload(Workload):
