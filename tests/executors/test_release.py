@@ -15,10 +15,10 @@ from ridgeline.records.site import Site
 # the release that last changed the text, and what it comes to for each batch system
 RELEASE = "0.3.0"
 DIGESTS = {
-    "local": "4f832ac0a342d2fc",
+    "local": "0292b3252ad87f14",
     "slurm": "b11d75843004ac7d",
     "pbs": "f6c7271ba1561ae8",
-    "simulated": "c2af09ded0e4619f",
+    "simulated": "7f4a7bd02bb3b20e",
 }
 
 

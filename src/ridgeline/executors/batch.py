@@ -53,9 +53,6 @@ class Folder:
 
     path: Path
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", self.path.absolute())
-
     def has(self, name: str) -> bool:
         return state_file(self.path, name) is not None
 
@@ -295,7 +292,7 @@ class BatchExecutor(Executor):
         return batch_script.render(job, self.site, self.dialect)
 
     def submit(self, job: Job) -> str:
-        files = Folder(job.folder)
+        files = Folder(job.folder.absolute())
         if files.has(TICKET_FILE):
             raise SiteError(f"{job.folder}: a job was already run here; give every run a folder of its own")
         # handed over without a ticket: an earlier attempt got no answer, or its controller died
@@ -340,7 +337,7 @@ class BatchExecutor(Executor):
         raise SiteError(f"site {self.site.name}: {self.dialect.name} {what}: {refusal.message}", transient=transient)
 
     def find(self, job: Job) -> str | None:
-        files = Folder(job.folder)
+        files = Folder(job.folder.absolute())
         name = files.first_line(SUBMISSION_FILE)
         if name is None:
             return None

@@ -263,12 +263,11 @@ class _LocalJob:
     def _ending(self) -> Ending:
         record = script.exit_record(self.folder)
         status = os.waitstatus_to_exitcode(self._status) if self._status is not None else None
+        exit_code, signal_number = (None, -status) if status is not None and status < 0 else (status, None)
+        # on the clock of `processes.now_s`, which nobody can set
+        elapsed_s = max(0.0, now_s() - self._leader.started_at_s) if self._leader else None
         if record:
             exit_code, signal_number, elapsed_s = record.exit_code, record.signal, record.elapsed_s
-        else:
-            exit_code, signal_number = (None, -status) if status is not None and status < 0 else (status, None)
-            # on the clock of `processes.now_s`, which nobody can set
-            elapsed_s = max(0.0, now_s() - self._leader.started_at_s) if self._leader else None
         cause, reason = self._stop or ((Cause.EXITED, "") if record else self._cause_without_record(status))
         started_s, ended_s = self._times(record)
         usage = self._usage

@@ -171,9 +171,9 @@ if [ -n "${{{script.MARKER}:-}}" ]; then
   set -- ${{stat##*) }}
   read -r boot < /proc/sys/kernel/random/boot_id
   read -r host < /proc/sys/kernel/hostname
-  read -r load rest < /proc/loadavg
+  read -r up_load up_rest < /proc/loadavg
   set -C  # never over an existing file: of two starts of one run, only the first counts
-  printf 'pid=%s\\nstart_ticks=%s\\nboot=%s\\nhost=%s\\nload=%s\\n{limits}' $$ "${{20}}" "$boot" "$host" "$load" \\
+  printf 'pid=%s\\nstart_ticks=%s\\nboot=%s\\nhost=%s\\nload=%s\\n{limits}' $$ "${{20}}" "$boot" "$host" "$up_load" \\
     > {CLAIM_FILE} || exit {script.STATE_FAILED}
   set +C
 fi

@@ -31,7 +31,7 @@ from ridgeline.nwchem.start import (
 )
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import Binding
-from ridgeline.records.measurement import Measurement, Reading, metrics_of, reported
+from ridgeline.records.measurement import Reading, metrics_of, reported
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
@@ -74,15 +74,12 @@ class _Output:
         )
 
 
-def _measurements(output: _Output, theory: str) -> list[Measurement]:
-    return [reported(name, value, "stdout") for name, value in _values(output.facts, theory)]
-
-
 def _values(facts: NwchemOut, theory: str) -> Iterator[tuple[str, float]]:
+    iterated = "DFT" if theory == "dft" else "SCF"  # mp2 and ccsd start from Hartree-Fock
     table: dict[str, float | None] = {
         ENERGY: facts.energy(theory.upper()),
         "scf_energy_hartree": facts.energy("SCF") if theory != "scf" else None,
-        "iterations": float(sum(row.theory == _iterated(theory) for row in facts.iterations)) or None,
+        "iterations": float(sum(row.theory == iterated for row in facts.iterations)) or None,
         "iterative_s": facts.iterative_s[-1] if facts.iterative_s else None,
         "nwchem_cpu_s": facts.total.cpu_s if facts.total else None,
         "nwchem_wall_s": facts.total.wall_s if facts.total else None,
@@ -101,10 +98,6 @@ def _values(facts: NwchemOut, theory: str) -> Iterator[tuple[str, float]]:
         table["ga_total_bytes"] = sum(facts.ga.total_bytes.values())
         table["ga_remote_bytes"] = sum(facts.ga.remote_bytes.values())
     yield from ((name, float(value)) for name, value in table.items() if value is not None)
-
-
-def _iterated(theory: str) -> str:
-    return "DFT" if theory == "dft" else "SCF"  # mp2 and ccsd start from Hartree-Fock
 
 
 def _problem(facts: NwchemOut, theory: str, reference_hartree: float | None, task: str = "energy") -> str:
@@ -286,7 +279,7 @@ class NwchemWorkload(Workload):
         output, options = _Output.of(run.folder), self._options
         of_run = {"wall_s": run.ending.duration_s, **run.ending.usage}
         found = [reported(name, of_run[name], "run") for name in metrics_of("run", "command") if name in of_run]
-        found += _measurements(output, options.theory)
+        found += [reported(name, value, "stdout") for name, value in _values(output.facts, options.theory)]
         trouble = _problem(output.facts, options.theory, options.reference_energy, options.task)
         asked = _asked(run.folder)
         if trouble or asked is None:

@@ -211,24 +211,24 @@ class _SourceText:
         (found,) = tree.body
         assert isinstance(found, ast.FunctionDef)
         arguments = found.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        annotations = [a.annotation for a in every if a is not None and a.annotation is not None]
-        self.postponed |= any(_foreign(node) for node in [*annotations, *([found.returns] if found.returns else [])])
-        changed = False
-        values = list(function.__defaults__ or ())
-        for index, node in enumerate(arguments.defaults):
-            if _foreign(node):
-                arguments.defaults[index], changed = self._written(values[index], function), True
+        annotations = [each.annotation for each in ast.walk(arguments) if isinstance(each, ast.arg)]
+        self.postponed |= any(_foreign(node) for node in (*annotations, found.returns) if node is not None)
         named = function.__kwdefaults__ or {}
-        for index, (argument, default) in enumerate(zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
-            if default is not None and _foreign(default):
-                arguments.kw_defaults[index] = self._written(named[argument.arg], function)
-                changed = True
-        return f"{ast.unparse(tree)}\n" if changed else source
+        values = [*(function.__defaults__ or ()), *(named.get(argument.arg) for argument in arguments.kwonlyargs)]
+        stated = [*arguments.defaults, *arguments.kw_defaults]
+        written = [
+            self._written(value, function) if node is not None and _foreign(node) else node
+            for node, value in zip(stated, values, strict=True)
+        ]
+        if written == stated:
+            return source
+        by_place = len(arguments.defaults)
+        arguments.defaults = [node for node in written[:by_place] if node is not None]
+        arguments.kw_defaults = written[by_place:]
+        return f"{ast.unparse(tree)}\n"
 
     def _written(self, value: object, function: FunctionType) -> ast.expr:
-        text = self.literal(value, f"a default of {function.__name__}")
-        return ast.parse(text, mode="eval").body
+        return ast.parse(self.literal(value, f"a default of {function.__name__}"), mode="eval").body
 
     def _note_file(self, module: str) -> None:
         """A module that people edit is part of what is measured; installed ones are known by the machine's receipt."""
