@@ -146,8 +146,8 @@ def test_a_requeued_job_is_charged_for_all_its_starts() -> None:
 
 
 def test_pbs_charges_its_walltime() -> None:
-    job = {"job_state": "F", "substate": 92, "Exit_status": 0, "resources_used": {"walltime": "00:01:06"}}
-    assert polled(Pbs(), json.dumps({"Jobs": {"0.vm": job}}))["0.vm"].charged_s == 66.0
+    said = "Job Id: 0.vm\n    resources_used.walltime = 00:01:06\n    job_state = F\n    Exit_status = 0\n"
+    assert polled(Pbs(), said)["0.vm"].charged_s == 66.0
 
 
 def test_without_a_batch_systems_word_the_whole_script_counts(tmp_path: Path) -> None:

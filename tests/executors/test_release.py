@@ -15,10 +15,10 @@ from ridgeline.records.site import Site
 # the release that last changed the text, and what it comes to for each batch system
 RELEASE = "0.3.0"
 DIGESTS = {
-    "local": "5170a220f87bed39",
-    "slurm": "36d1d8971dbe74b0",
-    "pbs": "23a5648afd601a1d",
-    "simulated": "f39d9b6170d10e61",
+    "local": "0292b3252ad87f14",
+    "slurm": "b11d75843004ac7d",
+    "pbs": "f6c7271ba1561ae8",
+    "simulated": "7f4a7bd02bb3b20e",
 }
 
 

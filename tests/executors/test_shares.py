@@ -57,5 +57,5 @@ def test_a_share_that_nobody_knows_is_a_doubt() -> None:
     assert "--exclusive" not in asked(Slurm(), UNKNOWN, gpus=1)
     assert "cores_per_node or memory_per_node" in Slurm().doubts(one, UNKNOWN)[0]
     # PBS gives exactly what is asked for, on a whole node too
-    assert "ncpus=1 and its default memory" in Pbs().doubts(Resources(nodes=2, gpus=8), UNKNOWN)[0]
+    assert "cores_per_node or memory_per_node" in Pbs().doubts(Resources(nodes=2, gpus=8), UNKNOWN)[0]
     assert Slurm().doubts(Resources(), Site()) == Pbs().doubts(Resources(), Site()) == []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from ridgeline.errors import SiteError
 from ridgeline.records.run import Ending, Job, Resources
@@ -144,5 +144,4 @@ def with_retries(ask: Callable[[], T], check_stop: Callable[[], None], patience_
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-class ExecutorFactory(Protocol):
-    def __call__(self, site: Site) -> Executor: ...
+ExecutorFactory = Callable[[Site], Executor]

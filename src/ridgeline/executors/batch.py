@@ -53,9 +53,6 @@ class Folder:
 
     path: Path
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "path", self.path.absolute())
-
     def has(self, name: str) -> bool:
         return state_file(self.path, name) is not None
 
@@ -66,10 +63,6 @@ class Folder:
     def first_line(self, name: str) -> str | None:
         lines = (self.read(name) or "").splitlines()
         return lines[0] if lines else None
-
-    def clear(self, *names: str) -> None:
-        for name in names:
-            (self.path / name).unlink(missing_ok=True)
 
     def write(self, name: str, text: str) -> None:
         """In one step and on the disk before this returns: a killed controller leaves the old or the new."""
@@ -87,12 +80,10 @@ class Folder:
         # listing the folder makes a network file system look again
         if self.path.is_dir():
             list(self.path.iterdir())
-        exit_due = (
-            seen.ending.cause not in _SUDDEN
-            and seen.ending.signal is None
-            and seen.ending.exit_code != script.STATE_FAILED
+        no_exit_file = (
+            seen.ending.cause in _SUDDEN or seen.ending.signal or seen.ending.exit_code == script.STATE_FAILED
         )
-        if exit_due and not self.has(EXIT_FILE):
+        if not no_exit_file and not self.has(EXIT_FILE):
             return False
         return not dialect.copies_output_back or self.has(BATCH_OUTPUT)
 
@@ -100,7 +91,8 @@ class Folder:
 def conclude(folder: Folder, dialect: BatchDialect, seen: JobStatus | None) -> Ending:
     """The ending. Without a status the exit file must be there: it alone decides."""
     record = script.exit_record(folder.path)
-    report = _report(folder, dialect)
+    written = state_file(folder.path, BATCH_OUTPUT)
+    report = OutputReport() if written is None else dialect.read_output(written.text.splitlines(keepends=True))
     stopped = batch_script.stopped(folder.path)
     ending = seen.ending if seen is not None and seen.ending is not None else Ending(Cause.EXITED)
     requeued = folder.read(batch_script.REQUEUED_FILE)
@@ -133,9 +125,10 @@ def conclude(folder: Folder, dialect: BatchDialect, seen: JobStatus | None) -> E
         # some programs print what they have when they are asked to stop, and leave with 0
         said = "; its program still ended with 0, but what it printed may be partial and does not count"
         ending = replace(ending, reason=f"{ending.reason or 'cancelled'}{said}")
+    nodes = (folder.read(STARTED_FILE) or "").partition("\n")[2]
     return replace(
         ending,
-        nodes=ending.nodes or _nodes(folder, dialect),
+        nodes=ending.nodes or dialect.node_names(nodes),
         usage={**ending.usage, **report.usage},
         charged_s=seen.charged_s if seen is not None else None,
         machines=script.machines(folder.path),
@@ -179,16 +172,6 @@ def _without_exit_file(folder: Folder, dialect: BatchDialect, ending: Ending) ->
     return replace(ending, cause=Cause.LOST, exit_code=None, reason=said)
 
 
-def _nodes(folder: Folder, dialect: BatchDialect) -> tuple[str, ...]:
-    lines = (folder.read(STARTED_FILE) or "").splitlines()
-    return dialect.node_names("\n".join(lines[1:]))
-
-
-def _report(folder: Folder, dialect: BatchDialect) -> OutputReport:
-    found = state_file(folder.path, BATCH_OUTPUT)
-    return OutputReport() if found is None else dialect.read_output(found.text.splitlines(keepends=True))
-
-
 COMMAND_LIMIT_S = 120.0
 
 
@@ -202,7 +185,8 @@ def run(command: list[str], site: Site, dialect: BatchDialect, keep_open: int | 
             text=True,
             errors="replace",
             timeout=COMMAND_LIMIT_S,
-            env=_environment(dialect),
+            # ours, without what the commands would obey before they obey the script; LC_ALL: as they are read
+            env={**{name: value for name, value in os.environ.items() if not dialect.obeys(name)}, "LC_ALL": "C"},
             pass_fds=() if keep_open is None else (keep_open,),
             check=False,
         )
@@ -214,11 +198,6 @@ def run(command: list[str], site: Site, dialect: BatchDialect, keep_open: int | 
     except subprocess.TimeoutExpired:
         return JobReply(124, "", f"{command[0]} was ended after {COMMAND_LIMIT_S:.0f} s without an answer")
     return JobReply(done.returncode, done.stdout, done.stderr)
-
-
-def _environment(dialect: BatchDialect) -> dict[str, str]:
-    """Ours, without what the commands would obey before they obey the script, or print otherwise than they are read."""
-    return {**{name: value for name, value in os.environ.items() if not dialect.obeys(name)}, "LC_ALL": "C"}
 
 
 @contextmanager
@@ -268,6 +247,11 @@ class _Watch:
             self.since.pop(name, None)
 
 
+def _watch_of(ticket: str) -> _Watch:
+    job_id, _, folder = ticket.partition(" ")
+    return _Watch(job_id, Folder(Path(folder)))
+
+
 class BatchExecutor(Executor):
     """`waiting` holds, per ticket, why the batch system has not started it yet, as of the last poll."""
 
@@ -297,7 +281,6 @@ class BatchExecutor(Executor):
 
     @property
     def programs(self) -> Sequence[str]:
-        """What must be on the PATH of the machine that submits."""
         return self.dialect.programs
 
     def doubts(self, resources: Resources) -> list[str]:
@@ -309,7 +292,7 @@ class BatchExecutor(Executor):
         return batch_script.render(job, self.site, self.dialect)
 
     def submit(self, job: Job) -> str:
-        files = Folder(job.folder)
+        files = Folder(job.folder.absolute())
         if files.has(TICKET_FILE):
             raise SiteError(f"{job.folder}: a job was already run here; give every run a folder of its own")
         # handed over without a ticket: an earlier attempt got no answer, or its controller died
@@ -348,13 +331,13 @@ class BatchExecutor(Executor):
             files.write(REFUSED_FILE, refusal.message)
             return self._accepted(files, _REFUSED)
         if refusal.blame is not Blame.UNSURE:
-            files.clear(SUBMISSION_FILE)
+            (files.path / SUBMISSION_FILE).unlink(missing_ok=True)
         transient = refusal.blame in (Blame.WEATHER, Blame.UNSURE)
         what = "could not take the job now" if transient else "refused the job"
         raise SiteError(f"site {self.site.name}: {self.dialect.name} {what}: {refusal.message}", transient=transient)
 
     def find(self, job: Job) -> str | None:
-        files = Folder(job.folder)
+        files = Folder(job.folder.absolute())
         name = files.first_line(SUBMISSION_FILE)
         if name is None:
             return None
@@ -412,11 +395,11 @@ class BatchExecutor(Executor):
         return {ticket: self._with_energy(ticket, ending) for ticket, ending in endings.items()}
 
     def _with_energy(self, ticket: str, ending: Ending) -> Ending:
-        meters, (_, job_id, folder) = self.site.prices.meters, _parts(ticket)
+        meters, watch = self.site.prices.meters, _watch_of(ticket)
         if not meters or ending.cause is not Cause.EXITED:
             return ending
-        joules = measured_joules(Path(folder), meters, ending.duration_s)
-        command = self.dialect.energy_command(job_id) if BATCH_METER in meters else []
+        joules = measured_joules(watch.folder.path, meters, ending.duration_s)
+        command = self.dialect.energy_command(watch.job_id) if BATCH_METER in meters else []
         for attempt in range(_CHARGE_QUESTIONS if command else 0):
             if attempt:
                 time.sleep(_CHARGE_PAUSE_S)  # accounting may need a moment to see that a job is over
@@ -468,7 +451,7 @@ class BatchExecutor(Executor):
         self._charged_s |= {job: seen.charged_s for job, seen in statuses.items() if seen.charged_s is not None}
 
     def charged(self, tickets: Collection[str], ask: bool = False) -> Mapping[str, float]:
-        watches = {ticket: _Watch(job_id, Folder(Path(folder))) for ticket, job_id, folder in map(_parts, tickets)}
+        watches = {ticket: _watch_of(ticket) for ticket in tickets}
         for attempt in range(_CHARGE_QUESTIONS if ask else 0):
             open_ones = {t: w for t, w in watches.items() if w.job_id not in self._charged_s}
             if not open_ones:
@@ -488,7 +471,9 @@ class BatchExecutor(Executor):
         watch.passed("missing", *(phase for phase in (Phase.STUCK, Phase.HOPELESS) if phase is not seen.phase))
         self._note_waiting(ticket, watch, seen)
         if seen.phase is Phase.ENDED:
-            return self._ended(watch, seen, now_s)
+            settled = watch.folder.settled(self.dialect, seen)
+            late = not settled and watch.held("settling", now_s) >= self._limit_s("settle_s")
+            return conclude(watch.folder, self.dialect, seen) if settled or late else None
         waits, begun = seen.phase is not Phase.RUNNING, watch.folder.has(STARTED_FILE)
         if waits and begun and watch.held("requeued", now_s) > 0:
             # seen twice in a row: the first time it may have started since the batch system was asked
@@ -515,11 +500,6 @@ class BatchExecutor(Executor):
                 # nobody is stopped for want of it: where it cannot be written, whoever looks sees that the job waits
                 with suppress(OSError):
                     write_whole(watch.folder.path / WAITING_FILE, f"{why}\n", survives_power_cut=False)
-
-    def _ended(self, watch: _Watch, seen: JobStatus, now_s: float) -> Ending | None:
-        if not watch.folder.settled(self.dialect, seen) and watch.held("settling", now_s) < self._limit_s("settle_s"):
-            return None
-        return conclude(watch.folder, self.dialect, seen)
 
     def _missing(self, watch: _Watch, now_s: float) -> Ending | None:
         """Not in the queue, not in any history: the exit file decides; without it the job is lost, not completed."""
@@ -571,10 +551,7 @@ class BatchExecutor(Executor):
     # commands
 
     def _watch(self, ticket: str) -> _Watch:
-        if ticket not in self._watched:
-            _, job_id, folder = _parts(ticket)
-            self._watched[ticket] = _Watch(job_id, Folder(Path(folder)))
-        return self._watched[ticket]
+        return self._watched.setdefault(ticket, _watch_of(ticket))
 
     def _limit_s(self, name: str) -> float:
         return float(option(self.site, BatchOptions, name))
@@ -586,9 +563,3 @@ class BatchExecutor(Executor):
 def _unreported(seen: JobStatus | None) -> bool:
     """Whether only the history can tell what a job is charged: the queue has forgotten it, or knows its last start."""
     return seen is None or (seen.phase is Phase.ENDED and seen.charged_s is None)
-
-
-def _parts(ticket: str) -> tuple[str, str, str]:
-    """The ticket itself, its job id and its folder."""
-    job_id, _, folder = ticket.partition(" ")
-    return ticket, job_id, folder

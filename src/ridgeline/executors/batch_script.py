@@ -162,9 +162,11 @@ def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:
         "fi",
     ]
     if site.scratch:
+        # quoted, except that $USER, $TMPDIR and the like are for the node to fill in
+        scratch = re.sub(r'(["`\\])', r"\\\1", site.scratch)
         # one folder a job: two jobs on a node must not read each other's files, and what is left would fill the disk
         lines += [
-            f'export RIDGELINE_SCRATCH={_shell_path(site.scratch)}"/ridgeline-${{{dialect.job_variable}:-$$}}"',
+            f'export RIDGELINE_SCRATCH="{scratch}/ridgeline-${{{dialect.job_variable}:-$$}}"',
             'mkdir -p "$RIDGELINE_SCRATCH" || {',
             '  echo "ridgeline: scratch $RIDGELINE_SCRATCH cannot be made on $(uname -n): full, or not writable" >&2',
             f"  exit {script.STATE_FAILED}",
@@ -174,11 +176,6 @@ def _before(job: Job, site: Site, dialect: BatchDialect, inside: str) -> str:
             "trap 'rm -rf \"$RIDGELINE_SCRATCH\"; trap - TERM; kill $$' TERM",
         ]
     return "".join(f"{line}\n" for line in lines)
-
-
-def _shell_path(text: str) -> str:
-    """Quoted, except that $USER, $TMPDIR and the like are for the node to fill in."""
-    return '"' + re.sub(r'(["`\\])', r"\\\1", text) + '"'
 
 
 def _watched(command: str, job: Job) -> str:

@@ -140,11 +140,29 @@ class Refusal:
 
 @dataclass(frozen=True)
 class RefusalRule:
-    """`advice` may name {said}, {queue} and {account}."""
+    """`advice` may name {said}, {queue}, {account} and {server}."""
 
     pattern: str
     blame: Blame
     advice: str = "{said}"
+
+
+def overloaded(pattern: str) -> RefusalRule:
+    return RefusalRule(pattern, Blame.UNSURE, "{said}; {server} is overloaded or restarting")
+
+
+def down(pattern: str) -> RefusalRule:
+    return RefusalRule(pattern, Blame.WEATHER, "{said}; {server} is down: the operator of the cluster restarts it")
+
+
+def too_many(pattern: str) -> RefusalRule:
+    advice = "{said}; too many jobs are queued: lower jobs_at_once in the site file, or wait"
+    return RefusalRule(pattern, Blame.WEATHER, advice)
+
+
+def too_much(pattern: str) -> RefusalRule:
+    advice = "{said}; ask for less, or correct nodes, cores_per_node and gpus_per_node in the site file"
+    return RefusalRule(pattern, Blame.REQUEST, advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +184,8 @@ class BatchDialect(ABC):
     restart_variable: str = ""  # set in a job that is started again, if at all: how many times so far
     nodes_text: str  # shell text that prints the job's nodes, one a line or as the batch system writes them
     hosts_text: str = "uname -n"  # shell text that prints the names of the job's nodes, one a line
+    server: str = "the batch system"  # what takes jobs, as messages call it
+    shows_sizes: str = ""  # the command that shows people what nodes have
     directive: str = "#"  # how a line for the batch system begins in a script
     copies_output_back: bool = False  # the batch system's own output file appears some time after the end
     # options, as `option` names them, that users' scripts cannot change: where output goes, no second start
@@ -183,7 +203,15 @@ class BatchDialect(ABC):
 
     def doubts(self, resources: Resources, site: Site) -> list[str]:
         """What is likely to go wrong with jobs that ask for this, for want of something in the site file."""
-        return []
+        sizes = {"cores_per_node": site.cores_per_node, "memory_per_node": site.memory_bytes_per_node}
+        unknown = [name for name, size in {**sizes, "gpus_per_node": site.gpus_per_node}.items() if not size]
+        if not resources.gpus or not unknown or (resources.cores is not None and site.memory_bytes_per_node):
+            return []
+        shown = f" (`{self.shows_sizes}` shows them)" if self.shows_sizes else ""
+        return [
+            f"the site does not say {' or '.join(unknown)}: beside {resources.gpus} GPUs a job may get one core and "
+            f"little memory; write them into the site{shown}"
+        ]
 
     def pins_nodes(self, site: Site) -> bool:
         """Whether a job can name the nodes it runs on."""
@@ -220,11 +248,12 @@ class BatchDialect(ABC):
 
     def refusal(self, answer: JobReply, site: Site) -> Refusal:
         """Why a command failed, and who is to act."""
-        said = _message(answer) or f"{self.programs[0]} ended with {answer.code} and said nothing"
-        known = {"said": said, "queue": site.queue or "not set", "account": site.account or "not set"}
+        lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines() if line.strip()]
+        said = "; ".join(lines[-3:]) or f"{self.programs[0]} ended with {answer.code} and said nothing"
+        place = {"queue": site.queue or "not set", "account": site.account or "not set", "server": self.server}
         for rule in self.refusals:
             if re.search(rule.pattern, f"{answer.stdout}\n{answer.stderr}"):
-                return Refusal(rule.blame, rule.advice.format(**known))
+                return Refusal(rule.blame, rule.advice.format(said=said, **place))
         return Refusal(Blame.SITE_FILE, f"{said}; ask the operator of the cluster, or correct the site file")
 
     @abstractmethod
@@ -288,11 +317,6 @@ def worded(reason: str, table: Iterable[tuple[str, str]]) -> str:
     return reason
 
 
-def _message(answer: JobReply) -> str:
-    lines = [line.strip() for line in f"{answer.stderr}\n{answer.stdout}".splitlines() if line.strip()]
-    return "; ".join(lines[-3:])
-
-
 # What a job needs from a batch system: time, cores, memory. Numbers for a dialect to put into its own directives.
 
 
@@ -312,15 +336,15 @@ def core_count(job: Job, site: Site) -> int | None:
     return max(job.resources.ranks_per_node, math.floor(site.cores_per_node * _gpu_share(job.resources, site)))
 
 
-def memory_bytes(job: Job, site: Site) -> int | None:
+def memory_mib(job: Job, site: Site) -> int | None:
     """Memory a node; without a wish the share that belongs to its cores or GPUs, where the site file says enough."""
-    if job.resources.memory_bytes is not None or not site.memory_bytes_per_node:
-        return job.resources.memory_bytes
-    cores = core_count(job, site)
-    by_cores = min(1.0, cores / site.cores_per_node) if cores and site.cores_per_node else None
-    by_gpus = _gpu_share(job.resources, site) if job.resources.gpus and site.gpus_per_node else None
-    shares = [share for share in (by_cores, by_gpus) if share is not None]
-    return math.floor(site.memory_bytes_per_node * max(shares)) if shares else None
+    wanted = job.resources.memory_bytes
+    if wanted is None and site.memory_bytes_per_node:
+        cores = core_count(job, site)
+        shares = [min(1.0, cores / site.cores_per_node)] if cores and site.cores_per_node else []
+        shares += [_gpu_share(job.resources, site)] if job.resources.gpus and site.gpus_per_node else []
+        wanted = math.floor(site.memory_bytes_per_node * max(shares)) if shares else None
+    return None if wanted is None else math.ceil(wanted / 2**20)
 
 
 def _gpu_share(resources: Resources, site: Site) -> float:
@@ -344,9 +368,3 @@ def takes_whole_nodes(resources: Resources, site: Site) -> bool:
     if resources.gpus:
         return takes_all_gpus(resources, site) and resources.cores is None
     return resources.cores is None and site.cores_per_node is not None
-
-
-def unknown_sizes(site: Site) -> list[str]:
-    """Keys of the site file without which a job with GPUs cannot ask for its share."""
-    sizes = {"cores_per_node": site.cores_per_node, "memory_per_node": site.memory_bytes_per_node}
-    return [name for name, size in {**sizes, "gpus_per_node": site.gpus_per_node}.items() if not size]

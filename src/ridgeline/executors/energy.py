@@ -56,15 +56,14 @@ def meters_begin(site: Site, keep_state: str) -> str:
     if not set(site.prices.meters) & set(_OF_A_NODE):
         return ""
     lines = [f"if {keep_state}; then", "ridgeline_energy=$(mktemp)"]
+    # -9: a shell that has not yet become `sleep` would forget any other signal
+    ended = "trap 'kill -9 $! 2>/dev/null; exit 0' USR1 TERM"
+    began = ' >> "$ridgeline_energy" 2>/dev/null < /dev/null &\nridgeline_meters="$ridgeline_meters $!"'
     if "rapl" in site.prices.meters:
         lines += [
             f"ridgeline_counters='{_COUNTERS.format(powercap=POWERCAP)}'",
             'sh -c "$ridgeline_counters" >> "$ridgeline_energy"',
-            # -9: a shell that has not yet become `sleep` would forget any other signal
-            "( trap 'kill -9 $! 2>/dev/null; exit 0' USR1 TERM",
-            '  while :; do sleep 30 & wait $!; sh -c "$ridgeline_counters"; done',
-            ') >> "$ridgeline_energy" 2>/dev/null < /dev/null &',
-            "ridgeline_meters=$!",
+            f'( {ended}\n  while :; do sleep 30 & wait $!; sh -c "$ridgeline_counters"; done\n){began}',
         ]
     if GPU_METER in site.prices.meters:
         lines += [
@@ -74,17 +73,11 @@ def meters_begin(site: Site, keep_state: str) -> str:
     if "nvidia-smi" in site.prices.meters:
         lines += [
             "nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i $CUDA_VISIBLE_DEVICES} -l 1 --query-gpu=index,power.draw \\",
-            '  --format=csv,noheader,nounits >> "$ridgeline_energy" 2>/dev/null < /dev/null &',
-            'ridgeline_meters="$ridgeline_meters $!"',
+            f"  --format=csv,noheader,nounits{began}",
         ]
     if BOARD_METER in site.prices.meters:
-        lines += [
-            # a board controller takes a new sample every second or so, and some take as long to answer
-            "( trap 'kill -9 $! 2>/dev/null; exit 0' USR1 TERM",
-            f"  while :; do {_BOARD} & wait $!; sleep 1 & wait $!; done",
-            ') >> "$ridgeline_energy" 2>/dev/null < /dev/null &',
-            'ridgeline_meters="$ridgeline_meters $!"',
-        ]
+        # a board controller takes a new sample every second or so, and some take as long to answer
+        lines.append(f"( {ended}\n  while :; do {_BOARD} & wait $!; sleep 1 & wait $!; done\n){began}")
     return "".join(f"{line}\n" for line in [*lines, "fi"])
 
 
@@ -116,9 +109,12 @@ _SAMPLES = {
 
 def measured_joules(folder: Path, meters: Sequence[str], elapsed_s: float) -> float | None:
     """What the meters of the node counted, added up; None where one of them left nothing that says so."""
-    text, joules = state_text(folder, ENERGY_FILE), []
-    for meter in (name for name in meters if name in _OF_A_NODE):
-        joules += [_drawn(text, _SAMPLES[meter], elapsed_s) if meter in _SAMPLES else _counted(text, meter)]
+    text = state_text(folder, ENERGY_FILE)
+    joules = [
+        _drawn(text, _SAMPLES[meter], elapsed_s) if meter in _SAMPLES else _counted(text, meter)
+        for meter in meters
+        if meter in _OF_A_NODE
+    ]
     known = [found for found in joules if found is not None]
     return sum(known) if joules and len(known) == len(joules) else None
 

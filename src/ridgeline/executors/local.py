@@ -91,7 +91,6 @@ def _size_and_newest(folder: Path) -> tuple[int, int]:
 
 
 STOP_FILE = "stop"
-_LOAD_FILE = "load"
 SETTLE_S = 0.05  # helpers of a launcher may need a moment after it to leave by themselves
 _UNKILLABLE_S = 10.0  # a process in uninterruptible sleep may never go; then we report it and move on
 
@@ -126,7 +125,7 @@ class _LocalJob:
         self._kill_at_s: float | None = None
         self._give_up_at_s = float("inf")
         self._leftovers: dict[Process, str] = {}
-        self._handles: dict[Process, int] = {}
+        self.handles: dict[Process, int] = {}  # file descriptors that become readable when the process ends
         # Linux fills a child's peak memory with that of the process it was started from; what run.sh says of its
         # command is not touched by that, and comes first
         self._peak_floor_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -153,30 +152,19 @@ class _LocalJob:
         job.cores = _affinity(leader) if leader else frozenset()
         return job
 
-    @property
-    def handles(self) -> list[int]:
-        """File descriptors that become readable when a process of the job ends."""
-        return list(self._handles.values())
-
     def due_s(self) -> float:
         """Seconds until `step` may have something to do though no process has ended."""
         if self._leader is None or (self._leader.ended and self._settled_at_s is None):
             return 0.0
-        if not self._handles:
+        if not self.handles:
             return 0.02  # kernels before 5.3 give no handles
-        dates = [self._give_up_at_s]
-        if self._kill_at_s is not None:
-            dates.append(self._kill_at_s)
-        elif self._settled_at_s is not None:
-            dates.append(self._settled_at_s)
-        else:
-            dates.append(self._deadline_s)
-            if self._silence:
-                dates.append(self._silence.next_poll_s)
-        return max(0.0, min(dates) - processes.now_s())
+        next_s = self._settled_at_s if self._kill_at_s is None else self._kill_at_s
+        if next_s is None:
+            next_s = min(self._deadline_s, self._silence.next_poll_s) if self._silence else self._deadline_s
+        return max(0.0, min(next_s, self._give_up_at_s) - now_s())
 
     def step(self) -> Ending | None:
-        if not self._is_over() and processes.now_s() < self._give_up_at_s:
+        if not self._is_over() and now_s() < self._give_up_at_s:
             self._enforce_limits()
             return None
         if self._leader and self._sweep(self._leader):
@@ -224,11 +212,11 @@ class _LocalJob:
         return True
 
     def _enforce_limits(self) -> None:
-        now_s = processes.now_s()
+        now = now_s()
         if self._kill_at_s is not None:
-            if now_s >= self._kill_at_s and self._leader:
+            if now >= self._kill_at_s and self._leader:
                 self._end(processes.of_run(self._mark, self._leader), self._leader)
-        elif now_s >= self._deadline_s:
+        elif now >= self._deadline_s:
             self.stop(Cause.TIME_LIMIT, f"ran longer than its limit of {self._limit_s:g} s")
         elif self._silence and self._silence.reached():
             self.stop(Cause.SILENCE, f"wrote nothing for {self._silence.limit_s:g} s")
@@ -239,55 +227,55 @@ class _LocalJob:
         if not living:
             return False
         self._listen(living)
-        now_s = processes.now_s()
+        now = now_s()
         if self._settled_at_s is None:
-            self._settled_at_s = now_s + SETTLE_S
+            self._settled_at_s = now + SETTLE_S
         if self._stop is None:
-            if now_s < self._settled_at_s:
+            if now < self._settled_at_s:
                 return True
             self._leftovers |= {p: _shown(p) for p in living if p not in self._leftovers}
-        if self._kill_at_s is None or now_s >= self._kill_at_s:
+        if self._kill_at_s is None or now >= self._kill_at_s:
             self._end(living, None)
-        if now_s >= self._give_up_at_s:
+        if now >= self._give_up_at_s:
             self._leftovers |= {p: f"{_shown(p)} (does not end)" for p in living}
             return False
         return True
 
     def _end(self, others: list[Process], leader: Process | None) -> None:
         """Ask all to end; called again after the grace, force them: the leader last, it writes the exit file."""
-        now_s = processes.now_s()
+        now = now_s()
         if self._kill_at_s is None:
             processes.send_signal([*others, *([leader] if leader else [])], signal.SIGTERM)
-            self._give_up_at_s = now_s + self._grace_s + _UNKILLABLE_S
-            self._kill_at_s = now_s + self._grace_s
+            self._give_up_at_s = now + self._grace_s + _UNKILLABLE_S
+            self._kill_at_s = now + self._grace_s
         else:
             processes.send_signal(others or ([leader] if leader else []), signal.SIGKILL)
-            self._kill_at_s = now_s + 0.2
+            self._kill_at_s = now + 0.2
 
     def _listen(self, living: list[Process]) -> None:
         # The handle of a process that has ended is always ready: kept, it would turn waiting into spinning
-        for process in self._handles.keys() - set(living):
-            os.close(self._handles.pop(process))
+        for process in self.handles.keys() - set(living):
+            os.close(self.handles.pop(process))
         for process in living:
-            if process not in self._handles and (fd := processes.handle(process)) is not None:
-                self._handles[process] = fd
+            if process not in self.handles and (fd := processes.handle(process)) is not None:
+                self.handles[process] = fd
 
     def _ending(self) -> Ending:
         record = script.exit_record(self.folder)
         status = os.waitstatus_to_exitcode(self._status) if self._status is not None else None
-        cause, reason = self._stop or (Cause.EXITED, "")
-        exit_code, signal_number = status, None
+        exit_code, signal_number = (None, -status) if status is not None and status < 0 else (status, None)
+        # on the clock of `processes.now_s`, which nobody can set
+        elapsed_s = max(0.0, now_s() - self._leader.started_at_s) if self._leader else None
         if record:
-            exit_code, signal_number = record.exit_code, record.signal
-        elif status is not None and status < 0:
-            exit_code, signal_number = None, -status
-        if record is None and self._stop is None:
-            cause, reason = self._cause_without_record(status)
+            exit_code, signal_number, elapsed_s = record.exit_code, record.signal, record.elapsed_s
+        cause, reason = self._stop or ((Cause.EXITED, "") if record else self._cause_without_record(status))
         started_s, ended_s = self._times(record)
-        usage = {**_read_load(self.folder), **self._usage}
-        # Of a run that was killed the shell could not say it: then the time of all of run.sh counts
-        own = {} if record is None else {"cpu_s": record.cpu_s, "max_rss_bytes": record.max_rss_bytes}
-        usage |= {name: value for name, value in own.items() if value is not None}
+        usage = self._usage
+        if (claim := read_claim(self.folder)) and claim.load is not None:
+            usage |= {"load_before": claim.load, "cores": float(os.cpu_count() or 1)}
+        if record is not None:  # of a run that was killed the shell could not say it: the time of all of run.sh counts
+            own = {"cpu_s": record.cpu_s, "max_rss_bytes": record.max_rss_bytes}
+            usage |= {name: value for name, value in own.items() if value is not None}
         return Ending(
             cause,
             exit_code,
@@ -298,16 +286,10 @@ class _LocalJob:
             ended_s=ended_s,
             leftovers=tuple(self._leftovers.values()),
             usage=usage,
-            elapsed_s=self._elapsed_s(record),
+            elapsed_s=elapsed_s,
             held_s=record.held_s if record else None,
             machines=script.machines(self.folder),
         )
-
-    def _elapsed_s(self, record: script.ExitRecord | None) -> float | None:
-        """On the clock of `processes.now_s`, which nobody can set."""
-        if record:
-            return record.elapsed_s
-        return max(0.0, processes.now_s() - self._leader.started_at_s) if self._leader else None
 
     def _times(self, record: script.ExitRecord | None) -> tuple[float, float]:
         started_s = record.started_s if record else 0.0
@@ -335,23 +317,6 @@ class _LocalJob:
 
 def _shown(process: Process) -> str:
     return f"{process.pid} {processes.command_line(process.pid)}"
-
-
-def _note_load(folder: Path) -> None:
-    """How busy the machine is before the job runs, on disk for a controller after us."""
-    try:
-        load, cores = os.getloadavg()[0], os.cpu_count() or 1
-        write_whole(folder / _LOAD_FILE, f"load_before={load:.2f}\ncores={cores}\n", survives_power_cut=False)
-    except OSError:
-        pass  # a remark about the machine is not worth a run
-
-
-def _read_load(folder: Path) -> dict[str, float]:
-    fields = script.fields_in(state_text(folder, _LOAD_FILE))
-    try:
-        return {name: float(fields[name]) for name in ("load_before", "cores")}
-    except (KeyError, ValueError):
-        return {}
 
 
 def _read_stop(folder: Path) -> tuple[Cause, str] | None:
@@ -399,7 +364,7 @@ class LocalExecutor(Executor):
     detached = False
     state_files = (
         *(CLAIM_FILE, script.MACHINE_FILE, script.USED_FILE, EXIT_FILE, ENERGY_FILE),
-        *(_LOAD_FILE, STOP_FILE, QUIET_FILE, script.ENV_FILE),
+        *(STOP_FILE, QUIET_FILE, script.ENV_FILE),
     )
 
     def __init__(self, site: Site, *, grace_s: float = _GRACE_S) -> None:
@@ -421,7 +386,7 @@ class LocalExecutor(Executor):
         return script.render(job, self._site, before=claim_script(job.limit_s, job.silence_limit_s))
 
     def submit(self, job: Job) -> str:
-        ticket, text = _ticket(job.folder), self.script(job)
+        ticket, text = str(job.folder.resolve()), self.script(job)
         if state_file(job.folder, CLAIM_FILE) is not None:
             # Handed over by a controller that died so early that `find` could not see it; it is not run again
             if (job.folder / script.SCRIPT_FILE).read_text() == text:
@@ -433,7 +398,7 @@ class LocalExecutor(Executor):
         return ticket
 
     def find(self, job: Job) -> str | None:
-        ticket = _ticket(job.folder)
+        ticket = str(job.folder.resolve())
         if ticket in self._running or ticket in self._waiting or state_file(job.folder, CLAIM_FILE):
             return ticket
         if not (job.folder / script.SCRIPT_FILE).exists():
@@ -490,22 +455,16 @@ class LocalExecutor(Executor):
             self._running[ticket] = job
         ending = self._running[ticket].step()
         if ending:
-            ending = self._with_energy(ending, Path(ticket))
             self._cores.give_back(self._running.pop(ticket).cores)
+            # the meters of a node count all that runs on it: the energy of jobs beside each other is nobody's
+            meters = self._site.prices.meters if self.slots == 1 else ()
+            joules = measured_joules(Path(ticket), meters, ending.duration_s)
+            ending = ending if joules is None else replace(ending, usage={**ending.usage, "joules": joules})
         return ending
-
-    def _with_energy(self, ending: Ending, folder: Path) -> Ending:
-        """The meters of a node count all that runs on it: the energy of jobs beside each other is nobody's."""
-        joules = None
-        if self._site.prices.meters and self.slots == 1:
-            joules = measured_joules(folder, self._site.prices.meters, ending.duration_s)
-        return ending if joules is None else replace(ending, usage={**ending.usage, "joules": joules})
 
     def doubts(self, resources: Resources) -> list[str]:
         meters = self._site.prices.meters
-        if not meters:
-            return []
-        if self.slots > 1:
+        if meters and self.slots > 1:
             return [
                 f"prices: meters: they count the whole machine, and {self.slots} jobs run at once; set jobs_at_once: 1"
             ]
@@ -514,10 +473,8 @@ class LocalExecutor(Executor):
     def _start_waiting(self) -> None:
         """Start jobs in the order they came, as far as there are cores for them."""
         for ticket, job in list(self._waiting.items()):
-            cores: frozenset[int] | None = frozenset()
-            if self.slots > 1:
-                cores = self._cores.take(job.resources.cores or len(self._cores) // self.slots)
-            if cores is None:
+            wanted = job.resources.cores or len(self._cores) // self.slots
+            if (cores := self._cores.take(wanted) if self.slots > 1 else frozenset()) is None:
                 return
             del self._waiting[ticket]
             try:
@@ -530,15 +487,13 @@ class LocalExecutor(Executor):
         folder = job.folder.resolve()
         environment = {**os.environ, script.MARKER: script.run_id(job.folder)}
         to_file = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        _note_load(folder)
         alone_from = machine_counters() if self.slots == 1 else None
-        command = ["sh", f"{folder}/{script.SCRIPT_FILE}"]
         files = [("/dev/null", os.O_RDONLY), (f"{folder}/stdout", to_file), (f"{folder}/stderr", to_file)]
         try:
             with pinned(cores):
                 pid = os.posix_spawn(
                     "/bin/sh",
-                    command,
+                    ["sh", f"{folder}/{script.SCRIPT_FILE}"],
                     environment,
                     file_actions=[(os.POSIX_SPAWN_OPEN, fd, *file, 0o644) for fd, file in enumerate(files)],
                     setsid=True,
@@ -563,14 +518,10 @@ class LocalExecutor(Executor):
         return started
 
 
-def _ticket(folder: Path) -> str:
-    return str(folder.resolve())
-
-
 def _wait_for(jobs: list[_LocalJob], timeout_s: float) -> None:
     seconds = min([timeout_s, *(job.due_s() for job in jobs)])
     poller = select.poll()
     for job in jobs:
-        for fd in job.handles:
+        for fd in job.handles.values():
             poller.register(fd, select.POLLIN)
     poller.poll(None if math.isinf(seconds) else math.ceil(max(0.0, seconds) * 1000))

@@ -79,8 +79,8 @@ def pinned(cores: frozenset[int]) -> Iterator[None]:
 
 
 def _place(core: int) -> tuple[int, int, int]:
-    siblings = _numbers(_text(CPU / f"cpu{core}/topology/thread_siblings_list"))
-    package = _text(CPU / f"cpu{core}/topology/physical_package_id")
+    siblings = _numbers(text_of(CPU / f"cpu{core}/topology/thread_siblings_list").strip())
+    package = text_of(CPU / f"cpu{core}/topology/physical_package_id").strip()
     rank = siblings.index(core) if core in siblings else 0
     return rank, int(package) if package.isdigit() else 0, core
 
@@ -115,10 +115,6 @@ def _groups() -> Iterator[tuple[int, Path]]:
         if not controllers or "cpu" in controllers.split(","):
             home = CGROUP / "cpu" if controllers else CGROUP
             yield from ((1 if controllers else 2, folder) for folder in (home / path.strip().lstrip("/"), home))
-
-
-def _text(path: Path) -> str:
-    return text_of(path).strip()
 
 
 @dataclass(frozen=True, slots=True)

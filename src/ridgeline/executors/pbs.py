@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,15 +23,18 @@ from ridgeline.executors.dialect import (
     Phase,
     RefusalRule,
     core_count,
-    memory_bytes,
+    down,
+    memory_mib,
     option,
+    overloaded,
     takes_options,
     takes_whole_nodes,
-    unknown_sizes,
+    too_many,
+    too_much,
     walltime_minutes,
     worded,
 )
-from ridgeline.records.run import Cause, Ending, Job, Resources
+from ridgeline.records.run import Cause, Ending, Job
 from ridgeline.records.site import Site
 from ridgeline.study.forms import Accepts, DefaultText, OneLine
 
@@ -222,21 +224,9 @@ def pbs(site: Site) -> BatchExecutor:
 
 
 _REFUSALS = (
-    RefusalRule(
-        r"Communication failure|End of File|Premature end of message|was ended after \d+ s|PBS_BATCH_RPT",
-        Blame.UNSURE,
-        "{said}; the PBS server is overloaded or restarting",
-    ),
-    RefusalRule(
-        r"cannot connect to server|Connection refused|No default server|Server shutting down|server is in.*recovery",
-        Blame.WEATHER,
-        "{said}; the PBS server is down: the operator of the cluster restarts it",
-    ),
-    RefusalRule(
-        r"would exceed .* limit|Maximum number of jobs|limit on jobs|exceeds? (server|queue) limit|too many jobs",
-        Blame.WEATHER,
-        "{said}; too many jobs are queued: lower jobs_at_once in the site file, or wait",
-    ),
+    overloaded(r"Communication failure|End of File|Premature end of message|was ended after \d+ s|PBS_BATCH_RPT"),
+    down(r"cannot connect to server|Connection refused|No default server|Server shutting down|server is in.*recovery"),
+    too_many(r"would exceed .* limit|Maximum number of jobs|limit on jobs|exceeds? (server|queue) limit|too many jobs"),
     RefusalRule(
         r"Unknown queue|Queue is not enabled|queue .*(not enabled|does not exist)|Route only",
         Blame.SITE_FILE,
@@ -247,11 +237,9 @@ _REFUSALS = (
         Blame.SITE_FILE,
         "{said}; set `account` in the site file to a project you belong to (now {account}), or ask its lead for access",
     ),
-    RefusalRule(
+    too_much(
         r"exceeds queue and/or server resource limits|violates queue and/or server resource limits|"
-        r"Illegal attribute or resource value|Unknown resource|[Ii]nvalid resource|more than the maximum",
-        Blame.REQUEST,
-        "{said}; ask for less, or correct nodes, cores_per_node and gpus_per_node in the site file",
+        r"Illegal attribute or resource value|Unknown resource|[Ii]nvalid resource|more than the maximum"
     ),
 )
 
@@ -272,6 +260,8 @@ class Pbs(BatchDialect):
     nodes_text = 'sort -u "$PBS_NODEFILE"'
     hosts_text = 'sort -u "$PBS_NODEFILE"'
     directive = "#PBS"
+    server = "the PBS server"
+    shows_sizes = "pbsnodes -av"
     copies_output_back = True
     refusals = _REFUSALS
     kept_options = ("-r",)
@@ -294,17 +284,6 @@ class Pbs(BatchDialect):
 
     def pins_nodes(self, site: Site) -> bool:
         return site.options.get("request") != "plain"  # totals name no hosts
-
-    def doubts(self, resources: Resources, site: Site) -> list[str]:
-        unknown = unknown_sizes(site)
-        if not resources.gpus or not unknown or (resources.cores is not None and "memory_per_node" not in unknown):
-            return []
-        cores = resources.cores or site.cores_per_node or resources.ranks_per_node
-        return [
-            f"the site does not say {' or '.join(unknown)}: PBS gives what is asked for, ncpus={cores}"
-            f"{' and its default memory' if 'memory_per_node' in unknown else ''} beside {resources.gpus} GPUs; write "
-            "them into the site (`pbsnodes -av` shows them)"
-        ]
 
     def option(self, line: str) -> str:
         # many things are gathered under -l: -l walltime, -l select
@@ -361,8 +340,7 @@ class Pbs(BatchDialect):
 
 def _requests(job: Job, site: Site) -> list[str]:
     needs, cores = job.resources, core_count(job, site) or job.resources.ranks_per_node
-    memory = memory_bytes(job, site)
-    memory_mb = None if memory is None else math.ceil(memory / 2**20)
+    memory_mb = memory_mib(job, site)
     if site.options.get("request") == "plain":
         # Gadi: totals over all nodes; the server makes chunks of whole nodes out of them
         sizes = {"ncpus": cores, "ngpus": needs.gpus or None, "mem": memory_mb}

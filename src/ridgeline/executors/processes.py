@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,11 +80,7 @@ def of_run(mark: str, leader: Process) -> list[Process]:
 
 def waited_s(pid: int) -> float:
     """How long threads of a process that could run were left without a core; 0 where the kernel does not count it."""
-    try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-    except OSError:
-        return 0.0
-    rows = [(_content(f"{thread}/schedstat") or b"").split() for thread in threads]
+    rows = [_content(str(file)).split() for file in Path(f"/proc/{pid}/task").glob("*/schedstat")]
     return sum(int(row[1]) for row in rows if len(row) == 3) / 1e9
 
 
@@ -106,10 +103,8 @@ def send_signal(processes: Iterable[Process], number: signal.Signals) -> None:
     """Send a signal to each that is still the process it was."""
     for process in processes:
         if not process.ended:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(process.pid, number)
-            except ProcessLookupError:
-                continue
 
 
 def handle(process: Process) -> int | None:
@@ -129,14 +124,9 @@ def _pids() -> Iterator[int]:
     user = os.geteuid()
     with os.scandir(_PROC) as entries:
         for entry in entries:
-            if not entry.name.isdigit():
-                continue
-            try:
-                mine = user == 0 or entry.stat().st_uid == user
-            except OSError:
-                continue
-            if mine:
-                yield int(entry.name)
+            with suppress(OSError):
+                if entry.name.isdigit() and (user == 0 or entry.stat().st_uid == user):
+                    yield int(entry.name)
 
 
 def _environment(pid: int) -> list[bytes]:
@@ -150,18 +140,9 @@ def _arguments(pid: int) -> list[bytes]:
 def _content(path: str) -> bytes:
     """A file of /proc, empty where the process is gone."""
     try:
-        fd = os.open(path, os.O_RDONLY)
+        return Path(path).read_bytes()
     except OSError:
         return b""
-    try:
-        parts = []
-        while part := os.read(fd, 65536):
-            parts.append(part)
-        return b"".join(parts)
-    except OSError:  # it ended while we read
-        return b""
-    finally:
-        os.close(fd)
 
 
 # The file `process` of a run folder: the job's own word on who runs it, where, and under which limits.
@@ -178,6 +159,7 @@ class RunClaim:
     host: str
     limit_s: float
     silence_limit_s: float | None
+    load: float | None  # the machine's load average before the run
 
 
 def claim_script(limit_s: float, silence_limit_s: float | None) -> str:
@@ -189,8 +171,9 @@ if [ -n "${{{script.MARKER}:-}}" ]; then
   set -- ${{stat##*) }}
   read -r boot < /proc/sys/kernel/random/boot_id
   read -r host < /proc/sys/kernel/hostname
+  read -r up_load up_rest < /proc/loadavg
   set -C  # never over an existing file: of two starts of one run, only the first counts
-  printf 'pid=%s\\nstart_ticks=%s\\nboot=%s\\nhost=%s\\n{limits}' $$ "${{20}}" "$boot" "$host" \\
+  printf 'pid=%s\\nstart_ticks=%s\\nboot=%s\\nhost=%s\\nload=%s\\n{limits}' $$ "${{20}}" "$boot" "$host" "$up_load" \\
     > {CLAIM_FILE} || exit {script.STATE_FAILED}
   set +C
 fi
@@ -207,6 +190,7 @@ def read_claim(folder: Path) -> RunClaim | None:
             found["host"],
             float(found["limit_s"]),
             float(found["silence_limit_s"]) or None,
+            float(found["load"]) if found.get("load") else None,  # older ones do not say it
         )
     except (KeyError, ValueError):
         return None

@@ -114,11 +114,6 @@ def exports(env: Mapping[str, str]) -> str:
     return own + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
 
 
-def _secret_references(site: Site) -> str:
-    lines = [line for name in site.secrets for line in reference_lines(name)]
-    return "".join(f"{line}\n" for line in lines)
-
-
 def setup(job: Job, site: Site) -> str:
     """Modules and the site's own lines. A module that does not load stops the run: it would measure something else."""
     names = [shlex.quote(name) for name in (*site.modules, *job.modules)]
@@ -147,6 +142,7 @@ def render(
     title = job.name.replace("\n", " ")
     started = f"{_uptime('up_began')}started=$(date +%s.%N)\n"
     ended = f"ended=$(date +%s.%N)\n  {_uptime('up_ended')}"
+    secrets = "".join(f"{line}\n" for name in site.secrets for line in reference_lines(name))
     before_command, after_command = meters_begin(site, keep_state), meters_end(site, keep_state)
     if before_command:  # the clock runs without the meters, which may take part of a second
         before_command, after_command, ended = before_command + started, f"{ended}{after_command}", ""
@@ -155,12 +151,16 @@ def render(
 {head}# {title}: `sh {SCRIPT_FILE}` repeats this run by hand
 {_uptime("up_first")}{enter}{before}if {keep_state}; then
 {_MACHINE}fi
-{started}{exports(environment(job, site))}{_secret_references(site)}{setup(job, site)}
+{started}{exports(environment(job, site))}{secrets}{setup(job, site)}
 {before_command}ask_usage='{_ASK_USAGE}'
 if {keep_state}; then exec 7> {USED_FILE}; else exec 7> /dev/null; fi
 {command or _plain(job)}
 exec 7>&-
-{_code_of_command(keep_state)}{after_command}if {keep_state}; then
+# a Perl that cannot start leaves with a code of its own; `timeout` means 124 and 137 for what it ended
+if {keep_state} && [ -s {USED_FILE} ]; then
+  case $code in 124|137) ;; *) read -r code < {USED_FILE} ;; esac
+fi
+{after_command}if {keep_state}; then
   {ended}  {{
     printf 'exit_code=%s\\nstarted_s=%s\\nended_s=%s\\nhost=%s\\n' "$code" "$started" "$ended" "${{host:-$(uname -n)}}"
     printf 'up_first_s=%s\\nup_began_s=%s\\n' "$up_first" "$up_began"
@@ -191,7 +191,7 @@ def metered(job: Job, command: str) -> str:
     own shells are not. What others start for it (daemons, `srun`, other nodes) cannot be seen from here, and where the
     job has such processes nothing is said. It has no single quotes, so that it reads well inside of them.
     """
-    seen = _seen_from_here(job)
+    seen = job.resources.nodes == 1 and not STARTED_BY_DAEMONS.search(job.command)
     perl = f"""\
 unset {_PERL_VARIABLES}
 ! command -v perl > /dev/null 2>&1 || exec perl -e "$ask_usage" "$code" >&7 2> /dev/null
@@ -207,19 +207,6 @@ up_ended=; [ ! -r /proc/uptime ] || read -r up_ended up_rest < /proc/uptime
 date +ended_s=%s.%N >&7 &
 {perl if seen else ""}wait
 exit "$code\""""
-
-
-def _seen_from_here(job: Job) -> bool:
-    return job.resources.nodes == 1 and not STARTED_BY_DAEMONS.search(job.command)
-
-
-def _code_of_command(keep_state: str) -> str:
-    """A Perl that cannot start leaves with a code of its own. `timeout` means 124 and 137 for what it ended."""
-    return f"""\
-if {keep_state} && [ -s {USED_FILE} ]; then
-  case $code in 124|137) ;; *) read -r code < {USED_FILE} ;; esac
-fi
-"""
 
 
 def _uptime(variable: str) -> str:
@@ -277,7 +264,9 @@ def exit_record(folder: Path) -> ExitRecord | None:
     cpu_s = sum(60 * int(m) + float(s) for m, s in minutes[2:4]) if len(minutes) >= 4 else None
     peak_kib = _seconds(fields.get("max_rss_kib", ""))
     started_s, ended_s = _seconds(fields.get("started_s", "")), _seconds(fields.get("ended_s", ""))
-    elapsed_s = _elapsed_s(fields, ended_s - started_s if started_s and ended_s else None)
+    elapsed_s, by_date_s = _since_boot_s(fields, "up_began_s", "up_ended_s"), ended_s - started_s
+    if elapsed_s is not None and started_s and ended_s and abs(by_date_s - elapsed_s) <= _CLOCKS_AGREE_S:
+        elapsed_s = by_date_s
     held_s = _since_boot_s(fields, "up_first_s", "up_left_s" if "up_left_s" in fields else "up_ended_s")
     return ExitRecord(
         exit_code=int(fields["exit_code"]),
@@ -291,13 +280,6 @@ def exit_record(folder: Path) -> ExitRecord | None:
         held_s=held_s if held_s is None else max(held_s, elapsed_s or 0.0),
         max_rss_bytes=peak_kib * 1024 or None,
     )
-
-
-def _elapsed_s(fields: Mapping[str, str], by_date_s: float | None) -> float | None:
-    elapsed_s = _since_boot_s(fields, "up_began_s", "up_ended_s")
-    if elapsed_s is None:
-        return None
-    return by_date_s if by_date_s is not None and abs(by_date_s - elapsed_s) <= _CLOCKS_AGREE_S else elapsed_s
 
 
 def _since_boot_s(fields: Mapping[str, str], began: str, ended: str) -> float | None:

@@ -177,32 +177,28 @@ def _pretended(folder: Path, ending: Ending) -> Ending:
     placed = _read_placement(folder)
     if placed is None:
         return ending
-    start_s = placed.started_s
-    machines = tuple(Machine(node) for node in placed.nodes)
-    ended_s = start_s + ending.duration_s
+    start_s, machines, real_s = placed.started_s, tuple(Machine(node) for node in placed.nodes), ending.duration_s
     ending = replace(ending, nodes=placed.nodes, machines=machines, elapsed_s=None, held_s=None)
-    ending = replace(ending, started_s=start_s, ended_s=ended_s)
+    ending = replace(ending, started_s=start_s, ended_s=start_s + real_s)
     took_s = _took_s(folder)
     if ending.cause is not Cause.EXITED or (took_s is None and placed.fault == "nothing"):
         return ending
-    end_s = _end_s(placed, folder, ending.duration_s)
     # what the stand-in used on this machine says nothing about the program
-    ending = replace(ending, ended_s=end_s, usage={})
+    ending = replace(ending, ended_s=_end_s(placed, folder, real_s), usage={})
     if placed.fault == "fault":
-        dead = placed.nodes[0]
-        return replace(ending, cause=Cause.NODE_FAILED, exit_code=None, signal=None, reason=f"node {dead} went down")
-    if placed.fault == "hang" and placed.silence_limit_s is not None:
-        reason = f"wrote nothing for {placed.silence_limit_s:g} s"
-        return replace(ending, cause=Cause.SILENCE, exit_code=None, signal=15, reason=reason)
-    if placed.fault == "hang" or (took_s or 0.0) > placed.limit_s:
-        reason = f"ran longer than its limit of {placed.limit_s:g} s"
-        return replace(ending, cause=Cause.TIME_LIMIT, exit_code=None, signal=15, reason=reason)
-    return ending
+        cause, number, reason = Cause.NODE_FAILED, None, f"node {placed.nodes[0]} went down"
+    elif placed.fault == "hang" and placed.silence_limit_s is not None:
+        cause, number, reason = Cause.SILENCE, 15, f"wrote nothing for {placed.silence_limit_s:g} s"
+    elif placed.fault == "hang" or (took_s or 0.0) > placed.limit_s:
+        cause, number, reason = Cause.TIME_LIMIT, 15, f"ran longer than its limit of {placed.limit_s:g} s"
+    else:
+        return ending
+    return replace(ending, cause=cause, exit_code=None, signal=number, reason=reason)
 
 
 def _end_s(placed: Placement, folder: Path, real_s: float = 0.0) -> float:
-    took_s = _took_s(folder)
-    took_s = real_s if took_s is None else took_s
+    told_s = _took_s(folder)
+    took_s = real_s if told_s is None else told_s
     if placed.fault == "fault":
         took_s *= placed.stops_at
     elif placed.fault == "hang":

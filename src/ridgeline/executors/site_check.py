@@ -64,12 +64,11 @@ class SiteCheck:
         yield self._cancelled(tickets["cancel"])
 
     def _programs(self) -> CheckStep:
-        wanted = list(self.executor.programs)
-        missing = [name for name in wanted if shutil.which(name) is None]
+        missing = [name for name in self.executor.programs if shutil.which(name) is None]
         if missing:
             what = f"{', '.join(missing)} not on this machine's PATH; run ridgeline where jobs are submitted from "
             return CheckStep("programs", False, f"{what}(a login node), or load the module of {self.site.batch}")
-        return CheckStep("programs", True, " ".join(wanted))
+        return CheckStep("programs", True, " ".join(self.executor.programs))
 
     def _jobs(self) -> dict[str, Job]:
         parallel = Resources(nodes=min(2, self.site.nodes), ranks_per_node=_RANKS)
@@ -108,13 +107,11 @@ class SiteCheck:
             return CheckStep(name, False, _advice(name, self.site, ending, errors))
         if name == "launcher":
             wanted, seen = _RANKS * min(2, self.site.nodes), len(output.split())
-            text = f"{seen} ranks of {wanted} on {', '.join(ending.nodes)}"
-            return CheckStep(
-                name, seen == wanted, text if seen == wanted else f"{text}; check launcher and launcher_options"
-            )
-        return CheckStep(
-            name, True, f"on {', '.join(ending.nodes) or 'a node'}; {', '.join(output.splitlines())}".rstrip("; ")
-        )
+            remedy = "" if seen == wanted else "; check launcher and launcher_options"
+            text = f"{seen} ranks of {wanted} on {', '.join(ending.nodes)}{remedy}"
+            return CheckStep(name, seen == wanted, text)
+        text = f"on {', '.join(ending.nodes) or 'a node'}; {', '.join(output.splitlines())}".rstrip("; ")
+        return CheckStep(name, True, text)
 
     def _cancelled(self, ticket: str) -> CheckStep:
         began_s = time.monotonic()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,11 +21,14 @@ from ridgeline.executors.dialect import (
     Phase,
     RefusalRule,
     core_count,
-    memory_bytes,
+    down,
+    memory_mib,
+    overloaded,
     takes_all_gpus,
     takes_options,
     takes_whole_nodes,
-    unknown_sizes,
+    too_many,
+    too_much,
     walltime_minutes,
     worded,
 )
@@ -37,22 +39,14 @@ from ridgeline.records.site import Site
 def _expand(nodes: str) -> Iterator[str]:
     """n1, n2, gpu07 and gpu08 from `n[1-2],gpu[07-08]`."""
     for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", nodes):
-        yield from _expand_one(part)
-
-
-def _expand_one(part: str) -> Iterator[str]:
-    match = re.match(r"([^\[]*)\[([^\]]*)\](.*)", part)
-    if match is None:
-        yield part
-        return
-    before, inside, after = match.groups()
-    for span in inside.split(","):
-        low, _, high = span.partition("-")
-        if not (low.isdecimal() and (high or low).isdecimal()):
+        before, bracket, rest = part.partition("[")
+        if not bracket:
+            yield part
             continue
-        for number in range(int(low), int(high or low) + 1):
-            for rest in _expand_one(after):
-                yield f"{before}{number:0{len(low)}d}{rest}"
+        inside, _, after = rest.partition("]")
+        for low, high in re.findall(r"(?:^|,)(\d+)(?:-(\d+))?(?=,|$)", inside):
+            for number in range(int(low), int(high or low) + 1):
+                yield from _expand(f"{before}{number:0{len(low)}d}{after}")
 
 
 # Fixed columns: a reason may hold blanks, commas and bars, so no separator would be safe.
@@ -310,26 +304,14 @@ _JOBCOMP = (
 
 _AWAY = re.compile(r"onnection refused|persist_conn|Unable to contact|Problem talking to|timed out|was ended after")
 _REFUSALS = (
-    RefusalRule(
-        r"Socket timed out|send/recv|Zero Bytes were transmitted|Message receive failure|was ended after \d+ s",
-        Blame.UNSURE,
-        "{said}; slurmctld is overloaded or restarting",
-    ),
+    overloaded(r"Socket timed out|send/recv|Zero Bytes were transmitted|Message receive failure|was ended after \d+ s"),
     RefusalRule(
         r"Munge|authentication error|auth_g_create",
         Blame.WEATHER,
         "{said}; munge is down on this machine: its operator starts munged",
     ),
-    RefusalRule(
-        r"Unable to contact slurm controller|Slurm backup controller|Slurm temporarily unable|Connection refused",
-        Blame.WEATHER,
-        "{said}; slurmctld is down: the operator of the cluster restarts it",
-    ),
-    RefusalRule(
-        r"MaxSubmit|submit limit|accounting/QOS policy|Resource temporarily unavailable|job count limit",
-        Blame.WEATHER,
-        "{said}; too many jobs are queued: lower jobs_at_once in the site file, or wait",
-    ),
+    down(r"Unable to contact slurm controller|Slurm backup controller|Slurm temporarily unable|Connection refused"),
+    too_many(r"MaxSubmit|submit limit|accounting/QOS policy|Resource temporarily unavailable|job count limit"),
     RefusalRule(
         r"[Ii]nvalid partition|partition specified",
         Blame.SITE_FILE,
@@ -347,11 +329,9 @@ _REFUSALS = (
         "{said}; set `account` in the site file to one that `sacctmgr show assoc user=$USER` lists (now {account}), "
         "or ask the operator for it",
     ),
-    RefusalRule(
+    too_much(
         r"node configuration is not available|Memory specification|time limit is invalid|[Nn]ode count|"
-        r"More processors requested|CPU count|generic resource|Invalid feature|Invalid node name|Invalid numeric value",
-        Blame.REQUEST,
-        "{said}; ask for less, or correct nodes, cores_per_node and gpus_per_node in the site file",
+        r"More processors requested|CPU count|generic resource|Invalid feature|Invalid node name|Invalid numeric value"
     ),
 )
 
@@ -376,6 +356,8 @@ class Slurm(BatchDialect):
     nodes_text = 'printf "%s\\n" "$SLURM_JOB_NODELIST"'
     hosts_text = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     directive = "#SBATCH"
+    server = "slurmctld"
+    shows_sizes = "sinfo -No '%n %c %m %G'"
     refusals = _REFUSALS
     kept_options = ("--no-requeue",)
 
@@ -397,8 +379,8 @@ class Slurm(BatchDialect):
         whole = takes_whole_nodes(needs, site)
         if whole and needs.memory_bytes is None:
             options.append("--mem=0")  # all that the node has
-        elif (memory := memory_bytes(job, site)) is not None:
-            options.append(f"--mem={math.ceil(memory / 2**20)}M")
+        elif (memory_mb := memory_mib(job, site)) is not None:
+            options.append(f"--mem={memory_mb}M")
         if whole or site.options.get("exclusive"):
             options.append("--exclusive")
         if site.queue:
@@ -412,15 +394,8 @@ class Slurm(BatchDialect):
         return [f"{self.directive} {option}" for option in options]
 
     def doubts(self, resources: Resources, site: Site) -> list[str]:
-        unknown = unknown_sizes(site)
-        if not resources.gpus or not unknown or takes_all_gpus(resources, site):
-            return []  # a whole node needs no sizes: --exclusive and --mem=0 take all of it
-        if resources.cores is not None and "memory_per_node" not in unknown:
-            return []
-        return [
-            f"the site does not say {' or '.join(unknown)}: with {resources.gpus} of a node's GPUs a job gets Slurm's "
-            "default cores and memory, often one core; write them into the site (`sinfo -No '%n %c %m %G'` shows them)"
-        ]
+        # a whole node needs no sizes: --exclusive and --mem=0 take all of it
+        return [] if takes_all_gpus(resources, site) else super().doubts(resources, site)
 
     def option(self, line: str) -> str:
         first = super().option(line)

@@ -13,6 +13,7 @@ from ridgeline.records.measurement import unit_of
 
 # a stored integral takes one double: value and labels packed
 _INTEGRAL_BYTES = 8
+_ASKED = ("heap_doubles", "stack_doubles", "global_doubles", "total_doubles")
 
 
 def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
@@ -38,7 +39,7 @@ def _portray(lines: Iterable[str]) -> LogSummary:
     if out.cached_share is not None:
         figures.append(SummaryFigure("integrals kept", out.cached_share, "share"))
     said = {"nproc": out.nproc, "grid": out.grid, "version": out.version, "basis functions": out.basis_functions}
-    memory = {f"memory {n} bytes": getattr(out.memory, f"{n}_bytes") for n in ("heap", "stack", "global", "total")}
+    memory = {f"memory {n} bytes": out.asked_bytes(n) for n in ("heap", "stack", "global", "total")}
     return LogSummary(tuple(figures), {**said, **memory})
 
 
@@ -90,7 +91,7 @@ def _wrong_density(out: NwchemOut) -> list[RawFinding]:
     return [
         RawFinding(
             f"the density integrates to {density:.4f} electrons where there are {electrons}: the result is wrong",
-            (Quote(out.density_line), *(Quote(e.line) for e in out.energies[-1:])),
+            (Quote(out.lines["integrated_density"]), *(Quote(e.line) for e in out.energies[-1:])),
             advice,
             "fault",
         )
@@ -98,9 +99,9 @@ def _wrong_density(out: NwchemOut) -> list[RawFinding]:
 
 
 def _unfinished(out: NwchemOut) -> list[RawFinding]:
-    if out.finished or out.failures or not (out.nproc_line or out.tasks):
+    if out.finished or out.failures or not (out.nproc or out.tasks):
         return []
-    line = out.iterations[-1].line if out.iterations else out.tasks[-1].line if out.tasks else out.nproc_line
+    line = out.iterations[-1].line if out.iterations else out.tasks[-1].line if out.tasks else out.lines["nproc"]
     return [
         RawFinding(
             "the output ends without `Total times`: the program did not finish",
@@ -113,21 +114,21 @@ def _unfinished(out: NwchemOut) -> list[RawFinding]:
 
 
 def _recomputed(out: NwchemOut) -> list[RawFinding]:
-    if not out.integral_caches or not out.integral_files:
+    if not out.integral_caches or out.most_records is None:
         return []
     cache = out.integral_caches[-1]
     missing = cache.integrals * cache.direct_share * _INTEGRAL_BYTES
-    free = ((out.heap_free_bytes or 0) + (out.stack_free_bytes or 0)) * (out.nproc or 1)
+    free = out.free_bytes
     if cache.direct_share < 0.05 or missing > 0.8 * free:
         return []
-    record = out.integral_files[-1].record_doubles or 65536
+    record = out.record_doubles or 65536
     # whole records, a fifth more than needed since ranks do not share evenly
     doubles = -(-int(1.2 * cache.integrals / (out.nproc or 1)) // record + 1) * record
     return [
         RawFinding(
             f"{cache.direct_share:.0%} of the integrals are computed again in every iteration, although keeping them "
             f"takes {_mib(missing)} and {_mib(free)} is unused",
-            (Quote(cache.line), Quote(out.integral_files[-1].line)),
+            (Quote(cache.line), Quote(out.lines["most_records"])),
             f"Let semidirect keep them: `semidirect memsize {doubles} filesize 0` (doubles per process; "
             "add it to the stack of the memory line).",
             share=_iterating(out) * cache.direct_share,
@@ -143,15 +144,15 @@ def _direct(out: NwchemOut) -> list[RawFinding]:
     if out.integral_caches or not rows or not out.basis_functions or not out.finished:
         return []
     most = out.basis_functions**4 / 8 * _INTEGRAL_BYTES
-    free = ((out.heap_free_bytes or 0) + (out.stack_free_bytes or 0)) * (out.nproc or 1)
-    if most > 0.8 * free or out.memory.line == 0:
+    free, asked = out.free_bytes, [out.lines[name] for name in out.lines if name in _ASKED]
+    if most > 0.8 * free or not asked:
         return []
     doubles = (int(most / _INTEGRAL_BYTES / (out.nproc or 1)) // 65536 + 2) * 65536
     return [
         RawFinding(
             f"integrals are computed again in each of {len(rows)} iterations, although all of them take at most "
             f"{_mib(most)} and {_mib(free)} is unused",
-            (Quote(out.memory.line), Quote(rows[-1].line)),
+            (Quote(min(asked)), Quote(rows[-1].line)),
             f"Replace `direct` by `semidirect memsize {doubles} filesize 0` (doubles per process) and compare.",
             share=_iterating(out),
             knobs=(
@@ -224,7 +225,7 @@ def _progress_ranks(out: NwchemOut, bindings: Iterable[RankBinding]) -> list[Raw
     return [
         RawFinding(
             f"{len(bound)} ranks were started and {out.nproc} compute: {len(bound) - out.nproc} only make progress",
-            (Quote(out.nproc_line), Quote(last.line)),
+            (Quote(out.lines["nproc"]), Quote(last.line)),
             "This is how ARMCI MPI-PR works, one rank per node. Compare builds by computing ranks, give each node one "
             "rank more than it has work for, and never start a single rank.",
             "note",

@@ -30,19 +30,7 @@ class _Iteration:
     """A row of a convergence table."""
 
     theory: str
-    number: int
     line: int
-
-
-@dataclass(slots=True)
-class _Memory:
-    """Asked for, per process."""
-
-    heap_bytes: int | None = None
-    stack_bytes: int | None = None
-    global_bytes: int | None = None
-    total_bytes: int | None = None
-    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +43,6 @@ class _IntegralCache:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class _IntegralFile:
-    """Where semidirect keeps integrals. None of these lines is printed by a direct calculation."""
-
-    record_doubles: int
-    line: int
-
-
 @dataclass(slots=True)
 class _GaStatistics:
     """Of process 0, by operation: create, destroy, get, put, acc, scatter, gather, read&inc."""
@@ -70,7 +50,6 @@ class _GaStatistics:
     calls: dict[str, float] = field(default_factory=dict)
     total_bytes: dict[str, float] = field(default_factory=dict)
     remote_bytes: dict[str, float] = field(default_factory=dict)
-    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,31 +79,46 @@ class _NwchemFailure:
 
 @dataclass
 class NwchemOut:
+    """Sizes that were asked for are of each process. `lines`: where a value, under its name here, was said last."""
+
     version: str | None = None
     program: str | None = None
     nproc: int | None = None
-    nproc_line: int = 0
-    memory: _Memory = field(default_factory=_Memory)
+    heap_doubles: int | None = None
+    stack_doubles: int | None = None
+    global_doubles: int | None = None
+    total_doubles: int | None = None
     energies: tuple[_Energy, ...] = ()
     iterations: tuple[_Iteration, ...] = ()
     integral_caches: tuple[_IntegralCache, ...] = ()
-    integral_files: tuple[_IntegralFile, ...] = ()
-    record_doubles: int = 0
+    record_doubles: int | None = None
+    most_records: int | None = None  # on file; said by semidirect alone
     iterative_s: tuple[float, ...] = ()
     tasks: tuple[_NwchemTask, ...] = ()
     total: _Times | None = None
     ga: _GaStatistics = field(default_factory=_GaStatistics)
+    ga_peak_bytes: int | None = None
     heap_peak_bytes: int | None = None
     stack_peak_bytes: int | None = None
-    heap_free_bytes: int | None = None
-    stack_free_bytes: int | None = None
+    heap_free_doubles: int | None = None
+    stack_free_doubles: int | None = None
     grid: str | None = None
     electrons: int | None = None
     basis_functions: int | None = None
     integrated_density: float | None = None
-    density_line: int = 0
-    optimized_line: int = 0  # where the geometry was found; 0 where none was
+    optimized: str | None = None  # there where the geometry was found
     failures: tuple[_NwchemFailure, ...] = ()
+    lines: dict[str, int] = field(default_factory=dict)
+
+    def asked_bytes(self, part: str) -> int | None:
+        """Memory that the input asks for, for each process: heap, stack, global, total."""
+        doubles: int | None = getattr(self, f"{part}_doubles")
+        return None if doubles is None else doubles * 8
+
+    @property
+    def free_bytes(self) -> int:
+        """Heap and stack that no process used."""
+        return ((self.heap_free_doubles or 0) + (self.stack_free_doubles or 0)) * 8 * (self.nproc or 1)
 
     def energy(self, theory: str) -> float | None:
         """The last energy printed for SCF, DFT, ... or None."""
@@ -160,33 +154,49 @@ _SCF_ROW = re.compile(
     rf"^\s{{8,30}}(\d{{1,5}})\s{{1,9}}(-?\d{{1,9}}\.\d{{6,12}})\s{{1,9}}\d\S{{1,9}}\s{{1,9}}\d\S{{1,9}}\s{{1,9}}{_N}\s*$",
     re.ASCII,
 )
-_MEMORY = re.compile(r"^\s{1,9}(heap|stack|global|total)\s{1,9}=\s{1,20}(\d{1,16}) doubles", re.ASCII)
 _CACHE = re.compile(
     rf"#quartets =\s{{0,9}}{_N}\s{{1,9}}#integrals =\s{{0,9}}{_N}\s{{1,9}}#direct =\s{{0,9}}{_N}%"
     rf"\s{{0,9}}#cached =\s{{0,9}}{_N}%",
     re.ASCII,
 )
-_RECORD = re.compile(r"Record size in doubles =\s{1,20}(\d{1,12}).{0,40}integs per rec", re.ASCII)
-_RECORDS = re.compile(
-    r"Max\. records in memory =\s{0,20}(\d{1,12})\s{1,20}Max\. records in file\s{1,9}=\s{0,20}(\d{1,12})"
-)
 _TIMES = re.compile(rf"^\s{{0,9}}(Total|Task)\s{{1,9}}times\s{{1,9}}cpu:\s{{0,20}}{_N}s\s{{1,20}}wall:\s{{0,20}}{_N}s")
 _ITERATIVE = re.compile(rf"Total iterative time =\s{{0,20}}{_N}s", re.ASCII)
-_FREE = re.compile(r"(Heap|Stack) Space remaining \(MW\):\s{1,20}\S{1,20}\s{1,30}(\d{1,16})", re.ASCII)
 _MODULE = re.compile(
     r"^\s{10,60}NWChem (SCF|DFT|MP2|Property|Geometry Optimization|CPHF|TCE|PSPW) (?:Module|Optimization)"
 )
 _GA_ROW = re.compile(r"^(calls|bytes total|bytes remote):((?:\s{1,30}[\d.e+-]{1,12}){6,8})\s*$", re.ASCII)
-_GA_PEAK = re.compile(r"Max memory consumed for GA by this process: (\d{1,16}) bytes", re.ASCII)
-_MA_PEAK = re.compile(r"^\s{0,9}maximum total bytes\s{1,30}(\d{1,16})\s{1,30}(\d{1,16})\s*$", re.ASCII)
-_SETTING = re.compile(r"^\s{1,9}(program|nproc|nwchem branch)\s{1,12}=\s{1,12}(\S{1,200})", re.ASCII)
-_GRID = re.compile(r"Grid used for XC integration:\s{1,9}(\w{1,20})", re.ASCII)
-_ELECTRONS = re.compile(r"No\. of electrons\s{0,9}:\s{1,20}(\d{1,9})", re.ASCII)
-_BASIS = re.compile(r"AO basis - number of functions:\s{1,20}(\d{1,7})", re.ASCII)
-_DENSITY = re.compile(rf"Numeric\. integr\. density =\s{{1,20}}{_N}", re.ASCII)
 
 _GA_BYTES = ("get", "put", "acc", "scatter", "gather", "read&inc")
 _GA_CALLS = ("create", "destroy", *_GA_BYTES)
+
+# a word of the line, and a pattern whose groups have the names of what they give
+_VALUES = tuple(
+    (word, re.compile(pattern, re.ASCII))
+    for word, pattern in (
+        ("doubles =", r"Record size in doubles =\s{1,20}(?P<record_doubles>\d{1,12}).{0,40}integs per rec"),
+        *(
+            (" doubles", rf"^\s{{1,9}}{part}\s{{1,9}}=\s{{1,20}}(?P<{part}_doubles>\d{{1,16}}) doubles")
+            for part in ("heap", "stack", "global", "total")
+        ),
+        ("Max. records", r"Max\. records in file\s{1,9}=\s{0,20}(?P<most_records>\d{1,12})"),
+        ("Heap Space", r"Space remaining \(MW\):\s{1,20}\S{1,20}\s{1,30}(?P<heap_free_doubles>\d{1,16})"),
+        ("Stack Space", r"Space remaining \(MW\):\s{1,20}\S{1,20}\s{1,30}(?P<stack_free_doubles>\d{1,16})"),
+        ("Optimization conv", r"(?P<optimized>Optimization converged)"),
+        ("consumed for GA", r"Max memory consumed for GA by this process: (?P<ga_peak_bytes>\d{1,16}) bytes"),
+        (
+            "maximum total bytes",
+            r"maximum total bytes\s{1,30}(?P<heap_peak_bytes>\d{1,16})\s{1,30}(?P<stack_peak_bytes>\d{1,16})\s*$",
+        ),
+        (" = ", r"^\s{1,9}program\s{1,12}=\s{1,12}(?P<program>\S{1,200})"),
+        (" = ", r"^\s{1,9}nproc\s{1,12}=\s{1,12}(?P<nproc>\d{1,9})"),
+        (" = ", r"^\s{1,9}nwchem branch\s{1,12}=\s{1,12}(?P<version>\S{1,200})"),
+        ("XC integration", r"Grid used for XC integration:\s{1,9}(?P<grid>\w{1,20})"),
+        ("electrons", r"No\. of electrons\s{0,9}:\s{1,20}(?P<electrons>\d{1,9})"),
+        ("AO basis", r"AO basis - number of functions:\s{1,20}(?P<basis_functions>\d{1,7})"),
+        ("density =", rf"Numeric\. integr\. density =\s{{1,20}}(?P<integrated_density>{_N[1:-1]})"),
+    )
+)
+_WORDS = ("program", "version", "grid", "optimized")  # all others are numbers
 
 # text -> kind; the first that is in the line wins
 _FAILURES = (
@@ -225,6 +235,12 @@ def _read(out: NwchemOut, line: int, text: str) -> None:
         # the word is a cheap test before the pattern: outputs have thousands of lines and few that matter
         if word in text and (found := pattern.search(text)) and take(out, line, found) is not False:
             return
+    for word, pattern in _VALUES:
+        if word in text and (found := pattern.search(text)):
+            for name, value in found.groupdict().items():
+                setattr(out, name, value if name in _WORDS else whole(value) if value.isdecimal() else number(value))
+                out.lines[name] = line
+            return
     if kind := next((kind for mark, kind in _FAILURES if mark in text), None):
         out.failures += (_NwchemFailure(kind, line),)
 
@@ -239,14 +255,8 @@ def _energy(out: NwchemOut, line: int, found: _Match) -> None:
 
 def _row(out: NwchemOut, line: int, found: _Match) -> None:
     """Number, energy, and at last the time; the change between them is in DFT's tables alone."""
-    values = whole(found[1]), number(found[2]), number(found[found.re.groups])
-    if values[0] is not None and None not in values:
-        out.iterations += (_Iteration("DFT" if found.re is _DFT_ROW else "SCF", values[0], line),)
-
-
-def _memory(out: NwchemOut, line: int, found: _Match) -> None:
-    setattr(out.memory, f"{found[1]}_bytes", int(found[2]) * 8)
-    out.memory.line = out.memory.line or line
+    if None not in (whole(found[1]), number(found[2]), number(found[found.re.groups])):
+        out.iterations += (_Iteration("DFT" if found.re is _DFT_ROW else "SCF", line),)
 
 
 def _cache(out: NwchemOut, line: int, found: _Match) -> bool:
@@ -255,14 +265,6 @@ def _cache(out: NwchemOut, line: int, found: _Match) -> bool:
     if None not in values:
         out.integral_caches += (_IntegralCache(integrals, direct / 100, cached / 100, line),)
     return None not in values
-
-
-def _record(out: NwchemOut, _line: int, found: _Match) -> None:
-    out.record_doubles = int(found[1])
-
-
-def _records(out: NwchemOut, line: int, found: _Match) -> None:
-    out.integral_files += (_IntegralFile(out.record_doubles, line),)
 
 
 def _times(out: NwchemOut, line: int, found: _Match) -> bool:
@@ -282,10 +284,6 @@ def _iterative(out: NwchemOut, _line: int, found: _Match) -> None:
         out.iterative_s += (seconds,)
 
 
-def _free(out: NwchemOut, _line: int, found: _Match) -> None:
-    setattr(out, f"{found[1].lower()}_free_bytes", int(found[2]) * 8)
-
-
 def _module(out: NwchemOut, line: int, found: _Match) -> None:
     # a DFT task runs the SCF machinery inside itself without a second banner; one banner is one task
     out.tasks += (_NwchemTask(found[1], line),)
@@ -298,62 +296,15 @@ def _ga_row(out: NwchemOut, _line: int, found: _Match) -> None:
     rows[found[1]] |= {name: value for name, value in zip(names, values, strict=False) if value is not None}
 
 
-def _ga_peak(out: NwchemOut, _line: int, found: _Match) -> None:
-    out.ga.peak_bytes = int(found[1])
-
-
-def _ma_peak(out: NwchemOut, _line: int, found: _Match) -> None:
-    out.heap_peak_bytes, out.stack_peak_bytes = int(found[1]), int(found[2])
-
-
-def _optimized(out: NwchemOut, line: int, _found: _Match) -> None:
-    out.optimized_line = line
-
-
-def _setting(out: NwchemOut, line: int, found: _Match) -> None:
-    if found[1] == "nproc":
-        out.nproc, out.nproc_line = whole(found[2]), line
-    else:
-        setattr(out, "program" if found[1] == "program" else "version", found[2])
-
-
-def _grid(out: NwchemOut, _line: int, found: _Match) -> None:
-    out.grid = found[1]
-
-
-def _electrons(out: NwchemOut, _line: int, found: _Match) -> None:
-    out.electrons = whole(found[1])
-
-
-def _basis(out: NwchemOut, _line: int, found: _Match) -> None:
-    out.basis_functions = whole(found[1])
-
-
-def _density(out: NwchemOut, line: int, found: _Match) -> None:
-    out.integrated_density, out.density_line = number(found[1]), line
-
-
 _BY_WORD: tuple[tuple[str, re.Pattern[str], Callable[[NwchemOut, int, _Match], bool | None]], ...] = (
     (" d=", _DFT_ROW, _row),
     ("energy", _ENERGY, _energy),
     ("#quartets", _CACHE, _cache),
-    ("doubles =", _RECORD, _record),
-    (" doubles", _MEMORY, _memory),
-    ("Max. records", _RECORDS, _records),
     ("times", _TIMES, _times),
     ("iterative time", _ITERATIVE, _iterative),
-    ("Space remaining", _FREE, _free),
     ("NWChem ", _MODULE, _module),
-    ("Optimization converged", re.compile(""), _optimized),
     ("calls:", _GA_ROW, _ga_row),
     ("bytes ", _GA_ROW, _ga_row),
-    ("consumed for GA", _GA_PEAK, _ga_peak),
-    ("maximum total bytes", _MA_PEAK, _ma_peak),
-    (" = ", _SETTING, _setting),
-    (":", _GRID, _grid),
-    (":", _ELECTRONS, _electrons),
-    (":", _BASIS, _basis),
-    ("density =", _DENSITY, _density),
     ("", _SCF_ROW, _row),
 )
 

@@ -66,7 +66,9 @@ def _tasks(options: NwchemOptions, settings: Settings) -> list[str]:
     guess = str(settings.get("guess") or "atomic")
     integrals = _integrals(settings)
     if options.theory != "dft":
-        return [_scf(options, guess, integrals, ""), *_correlated(options), f"task {options.theory} {options.task}"]
+        frozen = [_block(options.theory.partition("(")[0], "freeze atomic")]
+        correlated = frozen if options.freeze_core and options.theory != "scf" else []
+        return [_scf(options, guess, integrals, ""), *correlated, f"task {options.theory} {options.task}"]
     before = []
     if settings.get("scf_guess"):
         before = [_scf(options, guess, integrals, f" output {_GUESS_FILE}"), "task scf energy"]
@@ -81,12 +83,6 @@ def _tasks(options: NwchemOptions, settings: Settings) -> list[str]:
         f"vectors input {guess}",
     )
     return [*before, dft, f"task dft {options.task}"]
-
-
-def _correlated(options: NwchemOptions) -> list[str]:
-    if options.theory == "scf" or not options.freeze_core:
-        return []
-    return [_block(options.theory.partition("(")[0], "freeze atomic")]
 
 
 def _scf(options: NwchemOptions, guess: str, integrals: str, output: str) -> str:
@@ -149,9 +145,6 @@ def _preloaded(library: str, **env: str) -> str:
     return f'{exports}export LD_PRELOAD={shlex.quote(library)}"${{LD_PRELOAD:+:$LD_PRELOAD}}"\n'
 
 
-_NO_PROFILER = NwchemProfiler()
-
-
 INPUT = "nwchem.nw"
 RANK_SCRIPT = "rank.sh"
 LIBRARIES = "libraries"  # what the loader of the first rank takes, as `ldd` prints it
@@ -168,7 +161,7 @@ class Start:
     binding: Binding
     env: Mapping[str, str]
     blas: str = ""
-    profiler: NwchemProfiler = _NO_PROFILER
+    profiler: NwchemProfiler = NwchemProfiler()
 
 
 def rank_script(start: Start) -> str:
@@ -211,7 +204,8 @@ def command_by_hand(site: Site, start: Start) -> str:
 
 
 def _with_scratch(site: Site, line: str, afterwards: str = "") -> str:
-    return f"{_scratch_lines(site)}{line}\ncode=$?\n{afterwards}{_clean_lines(site)}exit $code"
+    own = '"$own" ' if site.scratch and site.batch == "local" else ""
+    return f"{_scratch_lines(site)}{line}\ncode=$?\n{afterwards}rm -rf {own}{SCRATCH}\nexit $code"
 
 
 def _rank_line(site: Site, start: Start, program: str) -> str:
@@ -250,7 +244,3 @@ def _scratch_lines(site: Site) -> str:
         return f'ln -sfn "$RIDGELINE_SCRATCH" {SCRATCH}\n'
     failed = f'{{ echo "{NO_SCRATCH}: {site.scratch} is full or not writable" >&2; exit 74; }}'
     return f'own=$(mktemp -d "{site.scratch}/nwchem.XXXXXX") || {failed}\nln -sfn "$own" {SCRATCH}\n'
-
-
-def _clean_lines(site: Site) -> str:
-    return f'rm -rf "$own" {SCRATCH}\n' if site.scratch and site.batch == "local" else f"rm -rf {SCRATCH}\n"

@@ -31,7 +31,7 @@ from ridgeline.nwchem.start import (
 )
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.launch import Binding
-from ridgeline.records.measurement import Measurement, Reading, metrics_of, reported
+from ridgeline.records.measurement import Reading, metrics_of, reported
 from ridgeline.records.run import Job, Resources, Run
 from ridgeline.records.space import Settings
 from ridgeline.records.study import Study
@@ -74,37 +74,30 @@ class _Output:
         )
 
 
-def _measurements(output: _Output, theory: str) -> list[Measurement]:
-    return [reported(name, value, "stdout") for name, value in _values(output.facts, theory)]
-
-
 def _values(facts: NwchemOut, theory: str) -> Iterator[tuple[str, float]]:
+    iterated = "DFT" if theory == "dft" else "SCF"  # mp2 and ccsd start from Hartree-Fock
     table: dict[str, float | None] = {
         ENERGY: facts.energy(theory.upper()),
         "scf_energy_hartree": facts.energy("SCF") if theory != "scf" else None,
-        "iterations": float(sum(row.theory == _iterated(theory) for row in facts.iterations)) or None,
+        "iterations": float(sum(row.theory == iterated for row in facts.iterations)) or None,
         "iterative_s": facts.iterative_s[-1] if facts.iterative_s else None,
         "nwchem_cpu_s": facts.total.cpu_s if facts.total else None,
         "nwchem_wall_s": facts.total.wall_s if facts.total else None,
         "heap_peak_bytes": facts.heap_peak_bytes,
         "stack_peak_bytes": facts.stack_peak_bytes,
-        "memory_asked_bytes": facts.memory.total_bytes,
+        "memory_asked_bytes": facts.asked_bytes("total"),
         "integrals_cached_share": facts.cached_share,
         "nproc": facts.nproc,
     }
     if facts.integrated_density is not None and facts.electrons:
         table["density_error"] = abs(facts.integrated_density - facts.electrons)
     if facts.ga.calls:
-        table["ga_peak_bytes"] = facts.ga.peak_bytes
+        table["ga_peak_bytes"] = facts.ga_peak_bytes
         table["ga_get_calls"] = facts.ga.calls.get("get")
         table["ga_acc_calls"] = facts.ga.calls.get("acc")
         table["ga_total_bytes"] = sum(facts.ga.total_bytes.values())
         table["ga_remote_bytes"] = sum(facts.ga.remote_bytes.values())
     yield from ((name, float(value)) for name, value in table.items() if value is not None)
-
-
-def _iterated(theory: str) -> str:
-    return "DFT" if theory == "dft" else "SCF"  # mp2 and ccsd start from Hartree-Fock
 
 
 def _problem(facts: NwchemOut, theory: str, reference_hartree: float | None, task: str = "energy") -> str:
@@ -116,7 +109,7 @@ def _problem(facts: NwchemOut, theory: str, reference_hartree: float | None, tas
         return f"stdout has no `Total {theory.upper()} energy` line"
     if not facts.converged:
         return "the calculation did not converge"
-    if task == "optimize" and not facts.optimized_line:
+    if task == "optimize" and not facts.optimized:
         return "stdout has no `Optimization converged` line: the geometry was not found"
     if reference_hartree is not None and not abs(energy - reference_hartree) <= _TOLERANCE_HARTREE:
         gap = abs(energy - reference_hartree)
@@ -148,7 +141,7 @@ def _differences(output: _Output, start: Start, settings: Settings, compute_rank
 
 def _memory(facts: NwchemOut, settings: Settings) -> Iterator[str]:
     for part in ("stack", "heap", "global"):
-        asked_mb, used = settings.get(f"memory_{part}_mb"), getattr(facts.memory, f"{part}_bytes")
+        asked_mb, used = settings.get(f"memory_{part}_mb"), facts.asked_bytes(part)
         # NWChem keeps a few words of each block for itself
         if isinstance(asked_mb, int) and used is not None and abs(used - asked_mb * _MB) > 0.01 * _MB:
             yield f"{part} of {asked_mb} MB was asked for, NWChem took {used / _MB:.1f} MB"
@@ -286,7 +279,7 @@ class NwchemWorkload(Workload):
         output, options = _Output.of(run.folder), self._options
         of_run = {"wall_s": run.ending.duration_s, **run.ending.usage}
         found = [reported(name, of_run[name], "run") for name in metrics_of("run", "command") if name in of_run]
-        found += _measurements(output, options.theory)
+        found += [reported(name, value, "stdout") for name, value in _values(output.facts, options.theory)]
         trouble = _problem(output.facts, options.theory, options.reference_energy, options.task)
         asked = _asked(run.folder)
         if trouble or asked is None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import Problem
@@ -98,16 +98,8 @@ class MemoryExecutor(Executor):
 
     def cancel(self, ticket: str) -> None:
         if ticket not in self.poll([ticket]):
-            job, started_s, _ = self.world.jobs[ticket]
-            _write_output(job.folder, "", "")
-            self.world.endings[ticket] = Ending(
-                Cause.CANCELLED,
-                reason="cancelled",
-                nodes=_nodes(job),
-                started_s=started_s,
-                ended_s=self.world.now_s,
-                machines=self._machines(job),
-            )
+            ending = Ending(Cause.CANCELLED, reason="cancelled", ended_s=self.world.now_s)
+            self.world.endings[ticket] = self._ended(ticket, "", "", ending)
 
     def wait(self, timeout_s: float) -> None:
         """Move the clock to the next end, but by no more than `timeout_s`."""
@@ -119,26 +111,22 @@ class MemoryExecutor(Executor):
         return started_s + min(answer.seconds, job.limit_s)
 
     def _finish(self, ticket: str) -> Ending:
-        job, started_s, answer = self.world.jobs[ticket]
-        late = answer.seconds > job.limit_s
-        _write_output(job.folder, "" if late else json.dumps(dict(answer.metrics)) + "\n", answer.stderr)
-        return Ending(
-            Cause.TIME_LIMIT if late else Cause.EXITED,
-            exit_code=None if late else answer.exit_code,
-            signal=15 if late else answer.exit_code - 128 if answer.exit_code > 128 else None,
-            reason=f"ran longer than its limit of {job.limit_s:g} s" if late else "",
-            nodes=_nodes(job),
-            started_s=started_s,
-            ended_s=self._end_s(ticket),
-            machines=self._machines(job),
-        )
+        job, _, answer = self.world.jobs[ticket]
+        ended_s, stdout = self._end_s(ticket), json.dumps(dict(answer.metrics)) + "\n"
+        number = answer.exit_code - 128 if answer.exit_code > 128 else None
+        ending = Ending(Cause.EXITED, exit_code=answer.exit_code, signal=number, ended_s=ended_s)
+        if answer.seconds > job.limit_s:
+            reason = f"ran longer than its limit of {job.limit_s:g} s"
+            stdout, ending = "", Ending(Cause.TIME_LIMIT, signal=15, reason=reason, ended_s=ended_s)
+        return self._ended(ticket, stdout, answer.stderr, ending)
 
-    def _machines(self, job: Job) -> tuple[Machine, ...]:
-        return tuple(Machine(node, self.world.boot) for node in _nodes(job))
-
-
-def _nodes(job: Job) -> tuple[str, ...]:
-    return job.on_nodes or tuple(f"memory{n or ''}" for n in (0, *range(2, job.resources.nodes + 1)))
+    def _ended(self, ticket: str, stdout: str, stderr: str, ending: Ending) -> Ending:
+        job, started_s, _ = self.world.jobs[ticket]
+        (job.folder / "stdout").write_text(stdout)
+        (job.folder / "stderr").write_text(stderr)
+        nodes = job.on_nodes or tuple(f"memory{n or ''}" for n in (0, *range(2, job.resources.nodes + 1)))
+        machines = tuple(Machine(node, self.world.boot) for node in nodes)
+        return replace(ending, nodes=nodes, machines=machines, started_s=started_s)
 
 
 class FunctionWorkload(Workload):
@@ -156,7 +144,6 @@ class FunctionWorkload(Workload):
         self._function = function
         self._refuse = refuse
         self.signatures = signatures
-        self.logs = ("stderr", "stdout")
 
     def problems(self) -> list[Problem]:
         return []
@@ -167,13 +154,7 @@ class FunctionWorkload(Workload):
     def prepare(self, trial: Trial, folder: Path) -> Job:
         answer = self._function(trial.settings)
         folder.mkdir(parents=True, exist_ok=True)
-        fields = {
-            "metrics": dict(answer.metrics),
-            "seconds": answer.seconds,
-            "exit_code": answer.exit_code,
-            "stderr": answer.stderr,
-        }
-        (folder / _ANSWER_FILE).write_text(json.dumps(fields))
+        (folder / _ANSWER_FILE).write_text(json.dumps(asdict(answer)))
         (folder / "says").write_text(answer.stderr)
         (folder / "metrics.json").write_text(json.dumps(dict(answer.metrics)) + "\n")
         return Job(
@@ -194,8 +175,3 @@ class FunctionWorkload(Workload):
 
     def paste(self, settings: Settings) -> str:
         return " ".join(f"--{name} {value}" for name, value in settings.items() if value is not None)
-
-
-def _write_output(folder: Path, stdout: str, stderr: str) -> None:
-    (folder / "stdout").write_text(stdout)
-    (folder / "stderr").write_text(stderr)

@@ -9,10 +9,9 @@ limits those keys state.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, Problem, Where, near
@@ -23,7 +22,7 @@ from ridgeline.records.outcome import Signature
 from ridgeline.records.run import Job, Run
 from ridgeline.records.site import unpriced
 from ridgeline.records.space import Settings
-from ridgeline.records.study import Goal, Study
+from ridgeline.records.study import Study
 from ridgeline.records.template import field_names, unknown_fields
 from ridgeline.records.trial import Trial
 
@@ -165,8 +164,7 @@ class Workload(ABC):
         return ()
 
 
-class WorkloadFactory(Protocol):
-    def __call__(self, study: Study) -> Workload: ...
+WorkloadFactory = Callable[[Study], Workload]
 
 
 # Names that a study says to a workload: which something reads, and which nothing knows.
@@ -177,20 +175,16 @@ def metric_problems(study: Study, metrics: Iterable[str]) -> Iterator[Problem]:
     own = list(metrics)
     offered = [*own, *(name for name in COSTS if name not in own)]
     known = [*offered, *study.space.names]
-    yield from _goal_problems(study, "goal", study.goal, offered, own)
-    if study.second_goal is not None:
-        yield from _goal_problems(study, "second_goal", study.second_goal, offered, own)
+    goals = {"goal": study.goal, "second_goal": study.second_goal}
+    for key, goal in ((key, goal) for key, goal in goals.items() if goal is not None):
+        if goal.metric in COSTS and goal.metric not in own and (missing := unpriced(goal.metric, study.site)):
+            yield Problem((key, goal.direction), missing)
+        if goal.metric not in offered:
+            said = f"{study.workload.kind} has no metric {goal.metric}; {near(goal.metric, offered)}"
+            yield Problem((key, goal.direction), said)
     for index, guard in enumerate(study.guards):
         for name in sorted(guard.names - set(known)):
             yield Problem(("guards", index), f"{name} is not a metric, knob or derived value; {near(name, known)}")
-
-
-def _goal_problems(study: Study, key: str, goal: Goal, offered: list[str], own: list[str]) -> Iterator[Problem]:
-    if goal.metric in COSTS and goal.metric not in own and (missing := unpriced(goal.metric, study.site)):
-        yield Problem((key, goal.direction), missing)
-    if goal.metric not in offered:
-        of_what = f"{study.workload.kind} has no metric {goal.metric}"
-        yield Problem((key, goal.direction), f"{of_what}; {near(goal.metric, offered)}")
 
 
 def field_problems(study: Study, templates: Iterable[tuple[Where, str]], also: Iterable[str] = ()) -> Iterator[Problem]:

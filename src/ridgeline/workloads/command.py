@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -40,6 +40,7 @@ from ridgeline.study.forms import (
 from ridgeline.workloads.base import Workload, field_problems, metric_problems
 from ridgeline.workloads.extract import ByCsv, ByJson, ByRegex, Metric, MetricMissing, MetricUnread, Pick, file_text
 from ridgeline.workloads.run_folder import (
+    NOT_A_PROGRAM,
     OWN_FOLDER,
     build_lines,
     build_seen_from,
@@ -52,13 +53,13 @@ from ridgeline.workloads.run_folder import (
 
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """The options as far as they could be read. Inputs are templates; files and links map a name to its source."""
+    """The options as far as they could be read. Inputs are templates; files map a name to its source."""
 
     run: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
-    links: Mapping[str, Path] = field(default_factory=dict)
+    linked: Collection[str] = ()  # of the files, those that are not copied
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     signatures: tuple[Signature, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -69,25 +70,23 @@ METRIC = "a mapping such as {regex: 'rate ([0-9.]+)', unit: GF/s}"
 _FAILURES = tuple(kind.value for kind in Kind if kind is not Kind.OK)
 
 
-def _name_in_folder(name: str) -> str:
+def _of_the_run(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ValueError("must stay inside the run folder; write a relative name without ..")
-    if path.parts[0] in _OWN_FILES:
-        raise ValueError(f"{path.parts[0]} is written by ridgeline in every run folder; choose another name")
+    return name
+
+
+def _new_in_the_run(name: str) -> str:
+    first = PurePosixPath(_of_the_run(name)).parts[0]
+    if first in _OWN_FILES:
+        raise ValueError(f"{first} is written by ridgeline in every run folder; choose another name")
     return name
 
 
 def _metric_name(name: str) -> str:
     if not name.isidentifier():
         raise ValueError("a metric's name must be one word; use letters, digits and _, so that guards can name it")
-    return name
-
-
-def _of_the_run(name: str) -> str:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise ValueError("must be a file of the run folder; write a relative name without ..")
     return name
 
 
@@ -175,6 +174,10 @@ class SignatureForm(Form):
     reason: Annotated[str, DefaultText("the pattern")] = Field(default="", description="The reason, shown to people.")
     even_if_exit_0: bool = Field(default=False, description="Whether it counts also where the program exits with 0.")
 
+    def signature(self) -> Signature:
+        pattern = re.compile(self.pattern, re.MULTILINE)
+        return Signature(pattern, Kind(self.kind), self.reason or f"said {self.pattern!r}", self.even_if_exit_0)
+
 
 Input = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[SourceForm, Tag("<mapping>")],
@@ -203,7 +206,7 @@ class CommandForm(Form):
     )
     env: Environment = Field(default={}, description="Environment of the program; {knob} fields allowed.")
     inputs: Annotated[
-        dict[Annotated[str, AfterValidator(_name_in_folder)], Input],
+        dict[Annotated[str, AfterValidator(_new_in_the_run)], Input],
         Entry("FILE"),
         Accepts("a mapping of file names to texts"),
     ] = Field(default={}, description="Files written into the run folder, with {knob} fields filled.")
@@ -220,42 +223,16 @@ class CommandForm(Form):
     )
 
 
-def read_options(given: Mapping[str, object], folder: Path) -> CommandOptions:
-    """`folder` is the study file's: sources of inputs and files lie there."""
-    form, problems = read_form(CommandForm, given, folder, ("workload",))
-    inputs = {}
-    for name, source in form.inputs.items():
-        if isinstance(source, str):
-            inputs[name] = source
-        elif (folder / source.from_).is_file():
-            inputs[name] = (folder / source.from_).read_text(errors="replace")
-        else:
-            problems.append(Problem(("workload", "inputs", name, "from"), f"{source.from_} is a folder; name a file"))
-    sources = {Path(name).name: (folder / name, linked) for name, linked in _named(form)}
-    problems += _file_problems(form)
-    return CommandOptions(
-        run=form.run or "",
-        env=form.env,
-        inputs=inputs,
-        files={name: source for name, (source, linked) in sources.items() if not linked},
-        links={name: source for name, (source, linked) in sources.items() if linked},
-        metrics={name: entry.metric(name) for name, entry in form.metrics.items()},
-        signatures=tuple(_signature(entry) for entry in form.signatures),
-        problems=tuple(problems),
-    )
-
-
-def _named(form: CommandForm) -> list[tuple[str, bool]]:
-    """The files and folders that `files` names, and whether each is linked."""
-    return [(item, False) if isinstance(item, str) else (item.link, True) for item in form.files]
+def _named(form: CommandForm) -> list[str]:
+    return [item if isinstance(item, str) else item.link for item in form.files]
 
 
 def _file_problems(form: CommandForm) -> Iterator[Problem]:
     taken = set(form.inputs)
-    for index, (source, _) in enumerate(_named(form)):
+    for index, source in enumerate(_named(form)):
         where, name = ("workload", "files", index), Path(source).name
         try:
-            _name_in_folder(name)
+            _new_in_the_run(name)
         except ValueError as error:
             yield Problem(where, str(error))
         if name in taken:
@@ -263,18 +240,12 @@ def _file_problems(form: CommandForm) -> Iterator[Problem]:
         taken.add(name)
 
 
-def _signature(form: SignatureForm) -> Signature:
-    pattern = re.compile(form.pattern, re.MULTILINE)
-    return Signature(pattern, Kind(form.kind), form.reason or f"said {form.pattern!r}", form.even_if_exit_0)
-
-
 def _needs_own_folder(options: CommandOptions, study_folder: Path) -> bool:
     """Whether the study's own folder does not hold all that the command reads.
 
     Inputs never go into the study's folder: one may have the name of the file that it is made from.
     """
-    elsewhere = [name for name, source in _sources(options).items() if source != study_folder / name]
-    return bool(options.inputs or elsewhere)
+    return bool(options.inputs) or any(source != study_folder / name for name, source in options.files.items())
 
 
 def _folder_lines(options: CommandOptions, study: Study, fields: Mapping[str, object]) -> list[str]:
@@ -282,37 +253,25 @@ def _folder_lines(options: CommandOptions, study: Study, fields: Mapping[str, ob
     lines = [*OWN_FOLDER]
     # a run folder links what lies at the top of the kept files
     lines += [f"ln -sfn ../{name} ." for name in _kept(study.builds)]
-    for name, source in options.links.items():
-        lines.append(f"ln -sfn {_from_own(source, study.folder)} ./{shlex.quote(name)}")
     for name, source in options.files.items():
-        lines += _copied(_from_own(source, study.folder), f"./{shlex.quote(name)}", is_folder=source.is_dir())
+        inside, target = source.is_relative_to(study.folder), f"./{shlex.quote(name)}"
+        here = shlex.quote(f"../{os.path.relpath(source, study.folder)}" if inside else str(source))
+        if name in options.linked:
+            lines.append(f"ln -sfn {here} {target}")
+        elif source.is_dir():
+            lines += [f"mkdir -p {target}", f"cp -RLp {here}/. {target}"]
+        else:
+            lines.append(f"cp -p {here} {target}")
     return [
         *lines,
         *(pasted_file(name, render(text, fields, study.space.optional)) for name, text in options.inputs.items()),
     ]
 
 
-def _sources(options: CommandOptions) -> dict[str, Path]:
-    return {**options.files, **options.links}
-
-
 def _kept(builds: Builds | None) -> list[str]:
     tops = [PurePosixPath(pattern).parts[0] for pattern in (builds.keep if builds else ())]
     # a pattern stays the shell's to match
     return [re.sub(r"[^\w*?\[\].@%+,:-]", r"\\\g<0>", top) for top in dict.fromkeys(tops)]
-
-
-def _from_own(source: Path, study_folder: Path) -> str:
-    beside = source.is_relative_to(study_folder)
-    return shlex.quote(f"../{os.path.relpath(source, study_folder)}" if beside else str(source))
-
-
-def _copied(source: str, target: str, *, is_folder: bool) -> Iterator[str]:
-    if is_folder:
-        yield f"mkdir -p {target}"
-        yield f"cp -RLp {source}/. {target}"
-    else:
-        yield f"cp -p {source} {target}"
 
 
 BUILT_IN = frozenset(metrics_of("run", "command"))  # of every run, without a line in the study
@@ -337,7 +296,28 @@ class CommandWorkload(Workload):
         self.logs = tuple(dict.fromkeys(("stderr", "stdout", *files)))
 
     def _read_options(self, study: Study) -> CommandOptions:
-        return read_options(study.workload.options, study.folder)
+        folder = study.folder
+        form, problems = read_form(CommandForm, study.workload.options, folder, ("workload",))
+        inputs = {}
+        for name, source in form.inputs.items():
+            if isinstance(source, str):
+                inputs[name] = source
+            elif (folder / source.from_).is_file():
+                inputs[name] = (folder / source.from_).read_text(errors="replace")
+            else:
+                where = ("workload", "inputs", name, "from")
+                problems.append(Problem(where, f"{source.from_} is a folder; name a file"))
+        problems += _file_problems(form)
+        return CommandOptions(
+            run=form.run or "",
+            env=form.env,
+            inputs=inputs,
+            files={Path(name).name: folder / name for name in _named(form)},
+            linked={Path(item.link).name for item in form.files if not isinstance(item, str)},
+            metrics={name: entry.metric(name) for name, entry in form.metrics.items()},
+            signatures=tuple(entry.signature() for entry in form.signatures),
+            problems=tuple(problems),
+        )
 
     def problems(self) -> list[Problem]:
         found = list(self._options.problems)
@@ -355,7 +335,7 @@ class CommandWorkload(Workload):
 
     def remarks(self, settings: Settings) -> list[str]:
         """Files beside the study that the command names and a run folder will not have."""
-        there = {*self._options.inputs, *_sources(self._options)}
+        there = {*self._options.inputs, *self._options.files}
         kept = self._study.builds.keep if self._study.builds else ()
         words = re.findall(r"[^\s;|&<>()'\"=]+", self._rendered(self._options.run, self._fields(settings, ".")))
         paths = {path: path.parts[0] for word in words if word[0] not in "-/~" and (path := PurePosixPath(word)).parts}
@@ -376,14 +356,11 @@ class CommandWorkload(Workload):
 
         What a site, its modules, setup lines and container bring, nobody knows before a job is there.
         """
-        study = self._study
+        study, fields = self._study, self._fields(settings, ".")
         brought = study.site.modules or study.job.modules or study.site.setup or study.site.container
-        fields = self._fields(settings, ".")
-        env = {**study.site.env, **self._env(fields)}
-        program = first_program(self._program(fields))
-        if study.site.batch != "local" or brought or not program:
-            return
-        if fix := self._why_missing(program, env.get("PATH", "$PATH")):
+        path = {**study.site.env, **self._env(fields)}.get("PATH", "$PATH")
+        program = first_program(self._program(fields)) if study.site.batch == "local" and not brought else ""
+        if program and (fix := self._why_missing(program, path)):
             yield f"`run` starts {program}, which {fix}"
 
     def _why_missing(self, program: str, path: str) -> str:
@@ -396,7 +373,7 @@ class CommandWorkload(Workload):
             return "" if os.access(program, os.X_OK) else "is not an executable file on this machine; correct the path"
         if study.builds is not None or ".." in where.parts or where.parts[0] in self._options.inputs:
             return ""
-        source = _sources(self._options).get(where.parts[0])
+        source = self._options.files.get(where.parts[0])
         if source is not None:
             runs = os.access(source.joinpath(*where.parts[1:]), os.X_OK)
             return "" if runs else "is not an executable file; chmod +x it, or start it with its interpreter"
@@ -497,28 +474,21 @@ class CommandWorkload(Workload):
 
     def _fill(self, folder: Path, build: Path | None, fields: dict[str, object]) -> None:
         if build:
-            self._link_build(build, folder)
-        for name, source in self._options.links.items():
-            _link(source, folder / name)
+            keep = self._study.builds.keep if self._study.builds else ()
+            for name in sorted({path.relative_to(build).parts[0] for pattern in keep for path in build.glob(pattern)}):
+                _link(build / name, folder / name)
         for name, source in self._options.files.items():
-            _place(folder / name, lambda target, source=source: _copy(source, target))  # type: ignore[misc]
+            if name in self._options.linked:
+                _link(source, folder / name)
+            else:
+                _place(folder / name, lambda target, source=source: _copy(source, target))  # type: ignore[misc]
         for name, text in self._options.inputs.items():
             content = self._rendered(text, fields)
             _place(folder / name, lambda target, content=content: target.write_text(content))  # type: ignore[misc]
 
-    def _link_build(self, build: Path, folder: Path) -> None:
-        keep = self._study.builds.keep if self._study.builds else ()
-        kept = {path.relative_to(build).parts[0] for pattern in keep for path in build.glob(pattern)}
-        for name in sorted(kept):
-            _link(build / name, folder / name)
 
-
-# what a shell does itself, or what begins something larger: nothing certain can be said of the program behind it
-_SHELL_WORDS = re.compile(
-    r"if|for|while|until|case|function|select|time|do|then|else|elif|fi|done|esac|in|!|\[\[?|test|echo|printf|read|cd|set|"
-    r"export|unset|eval|exec|\.|source|trap|wait|ulimit|umask|true|false|:|pwd|type|command|builtin|let|local|return|"
-    r"exit|shift|getopts|alias|times|kill"
-)
+# what a shell does itself: nothing certain can be said of a program behind it
+_BUILT_INTO_SHELLS = re.compile(r"!|\[\[?|test|echo|printf|true|false|pwd|type|kill")
 
 
 def first_program(command: str) -> str:
@@ -530,8 +500,8 @@ def first_program(command: str) -> str:
     while words and re.fullmatch(r"[A-Za-z_]\w*=.*", words[0]):
         words.pop(0)
     first = words[0] if words else ""
-    uncertain = _SHELL_WORDS.fullmatch(first) or re.search(r"[$*?\[\]{}~\\]", first)
-    return "" if uncertain else first
+    built_in = NOT_A_PROGRAM.fullmatch(first) or _BUILT_INTO_SHELLS.fullmatch(first)
+    return "" if built_in or re.search(r"[$*?\[\]{}~\\]", first) else first
 
 
 def _explained(metric: Metric, gap: str, folder: Path) -> tuple[str, str]:

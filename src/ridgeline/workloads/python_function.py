@@ -85,12 +85,10 @@ class PythonWorkload(CommandWorkload):
 
     form = PythonForm  # type: ignore[assignment]  # a form of its own, not one more of a command
 
-    def __init__(self, study: Study) -> None:
-        self._form, self._problems = read_form(PythonForm, study.workload.options, study.folder, ("workload",))
-        super().__init__(study)
-
     def _read_options(self, study: Study) -> CommandOptions:
-        form = self._form
+        form, problems = read_form(PythonForm, study.workload.options, study.folder, ("workload",))
+        if form.file and not form.file.endswith(".py"):
+            problems.append(Problem(("workload", "file"), f"{form.file} is no Python file; its name must end in .py"))
         named = study.needed_metrics - BUILT_IN
         sources = {Path(name).name: study.folder / name for name in (form.file, *form.files) if name}
         called = Path(form.file or "").name
@@ -101,25 +99,17 @@ class PythonWorkload(CommandWorkload):
             inputs={CALL: text.replace("{", "{{").replace("}", "}}")},
             files=sources,
             metrics={name: Metric(name, ByJson(name), RETURNED) for name in sorted(named)},
-            problems=tuple(self._own_problems()),
+            problems=tuple(problems),
         )
-
-    def _own_problems(self) -> Iterator[Problem]:
-        yield from self._problems
-        if self._form.file and not self._form.file.endswith(".py"):
-            yield Problem(("workload", "file"), f"{self._form.file} is no Python file; its name must end in .py")
 
     def templates(self) -> Iterator[tuple[Where, str]]:
         for name, text in self._options.env.items():
             yield ("workload", "env", name), text
 
     def _program(self, fields: dict[str, object]) -> str:
-        return f"{super()._program(fields)} {shlex.quote(json.dumps(self._passed(fields)))}"
-
-    def _passed(self, fields: Mapping[str, object]) -> dict[str, object]:
-        """Knobs and derived values as the function gets them."""
         known = [*self._study.space.by_name, *self._study.space.derived]
-        return {name: fields[name] for name in known if fields.get(name) is not None}
+        passed = {name: fields[name] for name in known if fields.get(name) is not None}
+        return f"{super()._program(fields)} {shlex.quote(json.dumps(passed))}"
 
 
 # A Python function as a file of its own, with all that it needs: any process on any node can then call it.
@@ -175,7 +165,7 @@ class _SourceText:
                 self._bring(read, value, function)
             # last, as a reader expects: helpers come before what calls them
             self.parts[name] = self.parts.pop(name)
-            for module in sorted(set(_imports(function.__code__))):
+            for module in sorted(set(_named_by(function.__code__, "IMPORT_NAME"))):
                 self._note_file(module)
         return name
 
@@ -221,24 +211,24 @@ class _SourceText:
         (found,) = tree.body
         assert isinstance(found, ast.FunctionDef)
         arguments = found.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        annotations = [a.annotation for a in every if a is not None and a.annotation is not None]
-        self.postponed |= any(_foreign(node) for node in [*annotations, *([found.returns] if found.returns else [])])
-        changed = False
-        values = list(function.__defaults__ or ())
-        for index, node in enumerate(arguments.defaults):
-            if _foreign(node):
-                arguments.defaults[index], changed = self._written(values[index], function), True
+        annotations = [each.annotation for each in ast.walk(arguments) if isinstance(each, ast.arg)]
+        self.postponed |= any(_foreign(node) for node in (*annotations, found.returns) if node is not None)
         named = function.__kwdefaults__ or {}
-        for index, (argument, default) in enumerate(zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)):
-            if default is not None and _foreign(default):
-                arguments.kw_defaults[index] = self._written(named[argument.arg], function)
-                changed = True
-        return f"{ast.unparse(tree)}\n" if changed else source
+        values = [*(function.__defaults__ or ()), *(named.get(argument.arg) for argument in arguments.kwonlyargs)]
+        stated = [*arguments.defaults, *arguments.kw_defaults]
+        written = [
+            self._written(value, function) if node is not None and _foreign(node) else node
+            for node, value in zip(stated, values, strict=True)
+        ]
+        if written == stated:
+            return source
+        by_place = len(arguments.defaults)
+        arguments.defaults = [node for node in written[:by_place] if node is not None]
+        arguments.kw_defaults = written[by_place:]
+        return f"{ast.unparse(tree)}\n"
 
     def _written(self, value: object, function: FunctionType) -> ast.expr:
-        text = self.literal(value, f"a default of {function.__name__}")
-        return ast.parse(text, mode="eval").body
+        return ast.parse(self.literal(value, f"a default of {function.__name__}"), mode="eval").body
 
     def _note_file(self, module: str) -> None:
         """A module that people edit is part of what is measured; installed ones are known by the machine's receipt."""
@@ -270,27 +260,16 @@ def _reads(function: FunctionType) -> Iterator[tuple[str, object]]:
             continue  # not bound yet
         if value is not function:
             yield name, value
-    for name in set(_global_names(function.__code__)):
+    for name in set(_named_by(function.__code__, "LOAD_GLOBAL", "LOAD_NAME")):
         if name in function.__globals__ and function.__globals__[name] is not function:
             yield name, function.__globals__[name]
 
 
-def _global_names(code: CodeType) -> Iterator[str]:
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield step.argval
+def _named_by(code: CodeType, *operations: str) -> Iterator[str]:
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname in operations)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from _global_names(inner)
-
-
-def _imports(code: CodeType) -> Iterator[str]:
-    for step in dis.get_instructions(code):
-        if step.opname == "IMPORT_NAME":
-            yield step.argval
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _imports(inner)
+            yield from _named_by(inner, *operations)
 
 
 def _foreign(node: ast.AST) -> bool:

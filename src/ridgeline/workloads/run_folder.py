@@ -67,7 +67,7 @@ def build_seen_from(folder: Path, trial: Trial) -> str:
 _PLAIN = re.compile(r"""(?:[A-Za-z0-9_ \t%+,./:=@-]|'[^'\n]*'|"[A-Za-z0-9_ %+,./:=@-]*")+""")
 _ASSIGNMENT = re.compile(r"\w+\+?=")
 # These act on the shell itself, or start something else: what stands in front of them does not reach the program.
-_NOT_A_PROGRAM = re.compile(
+NOT_A_PROGRAM = re.compile(
     r"[.:]|alias|bg|break|builtin|case|cd|command|continue|coproc|declare|do|done|elif|else|esac|eval|exec|exit|export|"
     r"fc|fg|fi|for|function|getopts|hash|if|in|jobs|let|local|nocorrect|noglob|popd|pushd|read|readonly|repeat|return|"
     r"select|set|shift|shopt|source|suspend|then|time|times|trap|typeset|ulimit|umask|unalias|unset|until|wait|while"
@@ -84,7 +84,7 @@ def _is_one_program(command: str) -> bool:
     if "\n" in command or not _PLAIN.fullmatch(command):
         return False
     arguments = shlex.split(command)
-    return bool(arguments) and not _NOT_A_PROGRAM.fullmatch(arguments[0]) and not _ASSIGNMENT.match(arguments[0])
+    return bool(arguments) and not NOT_A_PROGRAM.fullmatch(arguments[0]) and not _ASSIGNMENT.match(arguments[0])
 
 
 def pasted_run(site: Site, env: Mapping[str, str], command: str, before: Sequence[str] = ()) -> str:
