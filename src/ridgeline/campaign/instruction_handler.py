@@ -109,16 +109,16 @@ class InstructionHandler:
         return {"point": dict(point), "told": "it is tried as soon as a run can start"}
 
     def _extend(self, instruction: Instruction) -> dict[str, Any]:
-        more, limits = instruction.more, self.ledger.limits
-        if more.trials and (why := self.agenda.why_no_more_trials()):
+        limits = self.ledger.limits
+        if instruction.trials and (why := self.agenda.why_no_more_trials()):
             raise Refused(why)
         for name, asked, limit in (
-            ("time", more.wall_s, limits.wall_s),
-            ("node-hours", more.node_hours, limits.node_hours),
+            ("time", instruction.wall_s, limits.wall_s),
+            ("node-hours", instruction.node_hours, limits.node_hours),
         ):
             if asked and limit is None:
                 raise Refused(f"the study sets no limit of {name}, so there is nothing to extend")
         line: dict[str, Any] = {"told": "the budget is extended"}
-        if more.trials:
-            line["search_limit"] = (self.agenda.trials_limit or 0) + more.trials
+        if instruction.trials:
+            line["search_limit"] = (self.agenda.trials_limit or 0) + instruction.trials
         return line

@@ -376,6 +376,12 @@ _BuildText = Annotated[
 ]
 
 
+def _named(lines: list[str]) -> list[str]:
+    if not any(line.strip() for line in lines):
+        raise ValueError("is empty; name at least one")
+    return lines
+
+
 def _inside_the_build(patterns: list[str]) -> list[str]:
     for pattern in patterns:
         path = PurePosixPath(pattern)
@@ -384,8 +390,7 @@ def _inside_the_build(patterns: list[str]) -> list[str]:
         try:
             any(_NOWHERE.glob(pattern))
         except (ValueError, NotImplementedError) as error:
-            if pattern.strip():  # an empty list of names is reported elsewhere
-                raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
+            raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
     return patterns
 
 
@@ -397,8 +402,10 @@ class BuildsForm(Form):
 
     makes = Builds
 
-    make: Lines = Field(description="Shell commands with {knob} fields; one text or a list of lines.")
-    keep: Annotated[Lines, AfterValidator(_inside_the_build)] = Field(
+    make: Annotated[Lines, AfterValidator(_named)] = Field(
+        description="Shell commands with {knob} fields; one text or a list of lines."
+    )
+    keep: Annotated[Lines, AfterValidator(_named), AfterValidator(_inside_the_build)] = Field(
         description="Files or globs to keep of the build; everything else is removed."
     )
     sources: Annotated[Lines, DefaultText("files that the commands name")] = Field(
@@ -522,107 +529,69 @@ class StudyForm(Form):
 
 # The JSON schemas of study files, site files, and other files that name a site: for editors.
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _Schema = dict[str, Any]
-
-
-def _definitions(forms: Iterable[type[Form]]) -> dict[str, _Schema]:
-    """The schema of each form and of every form in it, by class name."""
-    _, document = models_json_schema([(form, "validation") for form in dict.fromkeys(forms)], by_alias=True)
-    defined: dict[str, _Schema] = document["$defs"]
-    return defined
-
-
-def _ref(name: str) -> _Schema:
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _chosen_by(key: str, own: _Schema, offered: Mapping[str, _Schema | None], default: str = "") -> _Schema:
-    """A mapping whose value of `key` decides which further keys it may have, beside those of `own`.
-
-    Where a part offers no schema (None), any further keys are allowed. `default` is what counts without the key.
-    """
-    return {"description": own.get("description", ""), "oneOf": [*_variants(key, own, offered, default)]}
-
-
-def _variants(key: str, own: _Schema, offered: Mapping[str, _Schema | None], default: str) -> Iterable[_Schema]:
-    for name, schema in offered.items():
-        mine = schema or {}
-        properties = {**own["properties"], **mine.get("properties", {})}
-        properties[key] = {"const": name, "description": own["properties"][key]["description"]}
-        required = [*own.get("required", []), *mine.get("required", []), *([] if name == default else [key])]
-        yield {
-            "title": name,
-            "description": mine.get("description", ""),
-            "type": "object",
-            "properties": properties,
-            "required": list(dict.fromkeys(required)),
-            "additionalProperties": schema is None,
-        }
-
-
-def _decided_by(key: str, own: _Schema, inner: str, offered: Mapping[str, _Schema], default: str) -> _Schema:
-    """A mapping whose value of `key` decides what its key `inner` holds; under other values, that is free."""
-    rules = []
-    for name, schema in offered.items():
-        condition: _Schema = {"properties": {key: {"const": name}}}
-        if name != default:
-            condition["required"] = [key]
-        rules.append({"if": condition, "then": {"properties": {inner: schema}}})
-    return {**own, "allOf": rules}
-
-
 _Forms = Mapping[str, type[Form] | None]  # of all parts of a room by name; None for a part that offers none
 
 
 def study_schema(workloads: _Forms, samplers: _Forms, executors: _Forms) -> _Schema:
-    offered = [*_offered(workloads).values(), *_offered(samplers).values()]
-    defined = _definitions([StudyForm, SiteForm, *_offered(executors).values(), *offered])
-    schemas = {form: defined[form.__name__] for form in offered}
-    study = defined.pop(StudyForm.__name__)
-    kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
-    defined["WorkloadForm"] = _chosen_by("kind", defined["WorkloadForm"], kinds)
-    searches = {name: schemas[form] if form else None for name, form in samplers.items()}
-    usual = SearchForm.model_fields["sampler"].default
-    defined["SearchForm"] = _chosen_by("sampler", defined["SearchForm"], searches, default=usual)
-    defined["SiteForm"] = _site_with(defined, executors)
+    parts = dict.fromkeys(form for form in (*workloads.values(), *samplers.values()) if form is not None)
+    defined = _definitions([StudyForm, *parts], executors)
+    own = {form: defined.pop(form.__name__) for form in parts}  # their keys stand in the mapping that chooses them
+    for chooser, key, offered in ((WorkloadForm, "kind", workloads), (SearchForm, "sampler", samplers)):
+        common, usual = defined[chooser.__name__], chooser.model_fields[key].default
+        variants = [_variant(key, name, common, own[form] if form else None, usual) for name, form in offered.items()]
+        defined[chooser.__name__] = {"description": common["description"], "oneOf": variants}
     for key, better in (("maximize", "higher"), ("minimize", "lower")):
         # offered while typing, and no more: a study may declare metrics of its own
         defined["GoalForm"]["properties"][key]["examples"] = [
             m.name for m in known_metrics().values() if m.better == better
         ]
-    study["properties"]["site"] = _name_or_site(study)
-    for form in schemas:  # their keys are now part of the mappings that choose them
-        del defined[form.__name__]
-    return {"$schema": _DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
+    return _document(StudyForm, "ridgeline-study-1", defined)
 
 
-def schema_with_site(form: type[Form], name: str, executors: _Forms) -> _Schema:
-    """Of a file whose `site` is a name or the mapping itself, as a deployment file's."""
-    defined = _definitions([form, SiteForm, *_offered(executors).values()])
+def file_schema(form: type[Form], name: str, executors: _Forms) -> _Schema:
+    """Of a site file, or of one whose `site` is a name or the mapping itself, as a deployment file's."""
+    return _document(form, name, _definitions([form], executors))
+
+
+def _definitions(forms: Iterable[type[Form]], executors: _Forms) -> dict[str, _Schema]:
+    """The schema of each form and of every form in it, by class name; a site's options are those of its executor."""
+    options = {batch: form for batch, form in executors.items() if form is not None}
+    wanted = dict.fromkeys([*forms, SiteForm, *options.values()])
+    _, document = models_json_schema([(form, "validation") for form in wanted], by_alias=True)
+    defined: dict[str, _Schema] = document["$defs"]
+    usual = SiteForm.model_fields["batch"].default
+    defined["SiteForm"]["allOf"] = [
+        {
+            "if": {"properties": {"batch": {"const": batch}}, "required": [] if batch == usual else ["batch"]},
+            "then": {"properties": {"options": _ref(form)}},
+        }
+        for batch, form in options.items()
+    ]
+    return defined
+
+
+def _ref(form: type[Form]) -> _Schema:
+    return {"$ref": f"#/$defs/{form.__name__}"}
+
+
+def _variant(key: str, name: str, common: _Schema, own: _Schema | None, usual: object) -> _Schema:
+    """The mapping whose `key` has this value: with the keys of all, and its own. Any further ones where it says none."""
+    mine = own or {}
+    chosen = {key: {"const": name, "description": common["properties"][key]["description"]}}
+    required = [*common.get("required", []), *mine.get("required", []), *([] if name == usual else [key])]
+    return {
+        "title": name,
+        "description": mine.get("description", ""),
+        "type": "object",
+        "properties": common["properties"] | mine.get("properties", {}) | chosen,
+        "required": list(dict.fromkeys(required)),
+        "additionalProperties": own is None,
+    }
+
+
+def _document(form: type[Form], name: str, defined: dict[str, _Schema]) -> _Schema:
     schema = defined.pop(form.__name__)
-    defined["SiteForm"] = _site_with(defined, executors)
-    schema["properties"]["site"] = _name_or_site(schema)
-    return {"$schema": _DIALECT, "$id": name, **schema, "$defs": defined}
-
-
-def _name_or_site(schema: _Schema) -> _Schema:
-    site = schema["properties"]["site"]
-    return {**site, "type": ["string", "object"], "if": {"type": "object"}, "then": _ref(SiteForm.__name__)}
-
-
-def site_schema(executors: _Forms) -> _Schema:
-    defined = _definitions([SiteForm, *_offered(executors).values()])
-    site = _site_with(defined, executors)
-    del defined[SiteForm.__name__]
-    return {"$schema": _DIALECT, "$id": "ridgeline-site-1", **site, "$defs": defined}
-
-
-def _offered(parts: _Forms) -> dict[str, type[Form]]:
-    return {name: form for name, form in parts.items() if form is not None}
-
-
-def _site_with(defined: Mapping[str, _Schema], executors: _Forms) -> _Schema:
-    options = {batch: _ref(form.__name__) for batch, form in _offered(executors).items()}
-    default = SiteForm.model_fields["batch"].default
-    return _decided_by("batch", defined[SiteForm.__name__], "options", options, default)
+    if site := schema["properties"].get("site"):
+        site |= {"type": ["string", "object"], "if": {"type": "object"}, "then": _ref(SiteForm)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": name, **schema, "$defs": defined}

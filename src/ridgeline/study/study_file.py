@@ -15,6 +15,7 @@ from ridgeline.files import below_home, is_there
 from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
 from ridgeline.records.site import LOCAL, Site, counted_twice
+from ridgeline.records.space import Space
 from ridgeline.records.study import (
     Builds,
     ConfirmStage,
@@ -32,6 +33,9 @@ from ridgeline.study.site_file import SHIPPED, load_site, read_site
 from ridgeline.study.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
 from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
 
+_GUARD_REMEDY = (
+    '; write e.g. `error < 1e-6`, `energy within 1e-6 of baseline`, or `stdout contains "pattern"` with the quotes'
+)
 COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")
 _OF_0_2 = {"notify": ("mail", "mail_from", "smtp")}  # keys that were taken back since
 
@@ -163,7 +167,6 @@ class _Assembly:
         goal, second = self.goal(), self.goal("second_goal")
         search, confirm = self.stage("search"), self.stage("confirm")
         guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
-        builds = self.builds()
         site = self.site(problems)
         site = replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets))))
         if form.prices is not None:
@@ -172,12 +175,7 @@ class _Assembly:
             self.report(("prices" if form.prices is not None else "site",), twice)
         if space is None or goal is None:
             return None
-        job = replace(self.job(space.names), optional=space.optional)
-        counts = {name: count for name in COUNTS if (count := getattr(job, name)) is not None}
-        job = replace(job, **{name: count.reading(space.numbers) for name, count in counts.items()})
-        if builds is not None:
-            self.check_build_fields(builds, space.names)
-            builds = replace(builds, optional=space.optional)
+        job, builds = self.job(space), self.builds(space)
         baseline = None
         if "baseline" not in self.doubted:
             baseline = checked_point(space, form.baseline, ("baseline",), self.report)
@@ -241,32 +239,27 @@ class _Assembly:
         return stage
 
     def guard(self, index: int, form: Any) -> Guard | None:
-        where = ("guards", index)
         if not isinstance(form, str):
             reference = None if form.of == "baseline" else float(form.of)
             return Closeness(form.metric, form.within.abs_, form.within.rel, reference)
         try:
-            guard = parse_guard(form)
+            return parse_guard(form)
         except ExpressionError as error:
-            self.report(where, f"{error}{_guard_remedy(form, str(error))}")
+            remedy = "" if "; " in str(error) else _GUARD_REMEDY
+            self.report(("guards", index), f"{error}{remedy}")
             return None
-        if isinstance(guard, Closeness) and not (
-            0 <= guard.abs_tol < float("inf") and 0 <= guard.rel_tol < float("inf")
-        ):
-            self.report(where, "the tolerance must be a finite number; write 0 or more, such as 1e-9")
-            return None
-        return guard
 
-    def job(self, settings: Collection[str]) -> JobLimits:
+    def job(self, space: Space) -> JobLimits:
         form = self.form.job
-        counts: dict[str, Any] = {}
+        counts: dict[str, Expression | None] = dict.fromkeys(COUNTS)
         for name in COUNTS:
-            text = getattr(form, name)
-            counts[name] = None if text is None else parsed(text, ("job", name), self.report)
-            known_name_problem(counts[name], settings, ("job", name), self.report)
+            text, where = getattr(form, name), ("job", name)
+            if text is not None and (count := parsed(text, where, self.report)) is not None:
+                known_name_problem(count, space.names, where, self.report)
+                counts[name] = count.reading(space.numbers)
         for index, text in enumerate(form.modules):
-            self.check_fields(("job", "modules", index), text, settings)
-        limits: JobLimits = form.record(**counts)
+            self.check_fields(("job", "modules", index), text, space.names)
+        limits: JobLimits = form.record(**counts, optional=space.optional)
         return limits
 
     def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
@@ -297,21 +290,15 @@ class _Assembly:
                     )
         return {group: tuple(names) for group, names in self.form.groups.items()}
 
-    def builds(self) -> Builds | None:
-        form = self.form.builds
-        if form is None:
+    def builds(self, space: Space) -> Builds | None:
+        if self.form.builds is None:
             return None
-        for name in ("make", "keep"):
-            if not any(line.strip() for line in getattr(form, name)):
-                self.report(("builds", name), "is empty; name at least one")
-        builds: Builds = form.record()
+        builds: Builds = self.form.builds.record(optional=space.optional)
+        for index, line in enumerate(builds.make):
+            self.check_fields(("builds", "make", index), line, space.names)
+        for name, text in builds.env.items():
+            self.check_fields(("builds", "env", name), text, space.names)
         return builds
-
-    def check_build_fields(self, builds: Builds, settings: Collection[str]) -> None:
-        places: list[tuple[Where, str]] = [(("builds", "make", index), line) for index, line in enumerate(builds.make)]
-        places += [(("builds", "env", name), text) for name, text in builds.env.items()]
-        for where, text in places:
-            self.check_fields(where, text, settings)
 
     def check_fields(self, where: Where, text: str, settings: Collection[str]) -> None:
         for name in unknown_fields(text, settings):
@@ -336,13 +323,3 @@ class _Assembly:
                 for line in error.problems:
                     self.report(("site",), line)
             return LOCAL
-
-
-def _guard_remedy(sentence: str, error: str) -> str:
-    if "; " in error:
-        return ""
-    if "regular expression" in error:
-        return "; correct the pattern"
-    if " contains " in sentence or " lacks " in sentence:
-        return '; for text write: stdout contains "pattern", with the quotes'
-    return "; write e.g. `error < 1e-6` or `energy within 1e-6 of baseline`"

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 from ridgeline.errors import near, nearest_first
 from ridgeline.records.expression import (
@@ -139,24 +138,17 @@ def _knob(name: str, value: object, form: StudyForm, report: Reporter) -> Knob |
             known = ", ".join(nearest_first(other, form.space))
             report((*where, "when"), f"{other} is not a knob; known: {known}")
     try:
-        return _made_knob(name, value, when, as_text=form.workload.kind == "command")
+        if isinstance(value, RangeForm):
+            return _range(name, value, when)
+        values = value.values if isinstance(value, ValuesForm) else value if isinstance(value, list) else [value]
+        return _listed(name, values, when, as_text=form.workload.kind == "command")
     except ValueError as error:
         report(where, str(error).removeprefix(f"knob {name} "))
         return None
 
 
-def _made_knob(name: str, form: Any, when: Expression | None, *, as_text: bool) -> Knob:
-    """The knob that a form of the study file describes. ValueError says what is wrong with it.
-
-    `as_text`: the program is given its values as text, so that one may be kept as it was written.
-    """
-    if isinstance(form, RangeForm):
-        return _range(name, form, when)
-    values = form.values if isinstance(form, ValuesForm) else form if isinstance(form, list) else [form]
-    return _listed(name, values, when, as_text)
-
-
-def _listed(name: str, values: Sequence[Value], when: Expression | None, as_text: bool) -> Knob:
+def _listed(name: str, values: Sequence[Value], when: Expression | None, *, as_text: bool) -> Knob:
+    """`as_text`: the program is given its values as text, so that one may be kept as it was written."""
     if not values:
         raise ValueError("no values; list at least one")
     written = [value for value in values if isinstance(value, WrittenNumber)]
@@ -321,21 +313,12 @@ def _check_presence(
 
 
 def _check_rules(space: Space, point: Mapping[str, Value], where: Where, report: Reporter) -> None:
-    try:
-        settings = space.settings(point)
-    except ExpressionError as error:
-        report(where, f"a derived value cannot be computed here: {error}; change one of the two")
+    if fault := space.fault(point):
+        place, why = fault
+        report(place, f"at the {dotted(where)}: {why}; change one of the two")
         return
+    settings = space.settings(point)
     for index, rule in enumerate(space.rules):
-        try:
-            refused = rule.refuse.evaluate(settings)
-        except ExpressionError as error:
-            report(("rules", index), f"cannot be evaluated at the {dotted(where)}: {error}; change one of the two")
-            continue
-        if refused and not isinstance(refused, bool):
-            what = f"{rule.refuse.text!r} is {refused!r} at the {dotted(where)}, neither true nor false"
-            report(("rules", index, "refuse"), f"{what}; write a comparison, such as {rule.refuse.text} > 0")
-            continue
-        if refused:
-            what = f"is refused by rules[{index}] ({rule.refuse.text}): {rule.because}; change one of the two"
-            report(where, what)
+        if rule.refuse.holds(settings):
+            report(where, f"is refused by rules[{index}] ({rule.refuse.text}): {rule.because}; change one of the two")
+            return
