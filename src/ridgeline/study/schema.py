@@ -576,7 +576,7 @@ def _ref(form: type[Form]) -> _Schema:
 
 
 def _variant(key: str, name: str, common: _Schema, own: _Schema | None, usual: object) -> _Schema:
-    """The mapping whose `key` has this value: with the keys of all, and its own. Any further ones where it says none."""
+    """The mapping with this value of `key`: the keys of all and its own, or any where it says none."""
     mine = own or {}
     chosen = {key: {"const": name, "description": common["properties"][key]["description"]}}
     required = [*common.get("required", []), *mine.get("required", []), *([] if name == usual else [key])]
