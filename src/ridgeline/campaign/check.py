@@ -28,8 +28,9 @@ from ridgeline.stats.wording import count
 from ridgeline.study.forms import fields, read_form
 from ridgeline.study.grant import read_grant
 from ridgeline.study.schema import SearchForm
-from ridgeline.study.study_file import COUNTS, StudyFile, line_number, read_study_file
+from ridgeline.study.study_file import COUNTS, StudyFile, read_study_file
 from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
+from ridgeline.study.yaml_tree import in_order_of_lines
 from ridgeline.workloads.base import Workload
 
 
@@ -191,7 +192,7 @@ def check_study(path: Path, *, files: Path | None = None, home: Path | None = No
         if error.partly is None:
             raise
         also = [*error.problems, *_workload_problems(error.partly)]
-        raise StudyError(sorted(dict.fromkeys(also), key=line_number)) from None
+        raise StudyError(in_order_of_lines(also)) from None
 
 
 def _workload_problems(file: StudyFile) -> list[str]:

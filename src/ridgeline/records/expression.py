@@ -181,7 +181,8 @@ def _compile(node: ast.expr, names: set[str]) -> _Evaluator:
             parts = [_compile(item, names) for item in items]
             return lambda values: tuple(part(values) for part in parts)
         case ast.BoolOp(op=op, values=operands):
-            return _boolean(isinstance(op, ast.And), [_compile(item, names) for item in operands])
+            parts, combined = [_compile(item, names) for item in operands], all if isinstance(op, ast.And) else any
+            return lambda values: combined(part(values) for part in parts)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             inner = _compile(operand, names)
             return lambda values: not inner(values)
@@ -219,12 +220,6 @@ def _number(value: object) -> int | float:
     if isinstance(value, int | float):
         return value
     raise ExpressionError(f"{value!r} is not a number")
-
-
-def _boolean(all_must_hold: bool, parts: list[_Evaluator]) -> _Evaluator:
-    if all_must_hold:
-        return lambda values: all(part(values) for part in parts)
-    return lambda values: any(part(values) for part in parts)
 
 
 def _arithmetic(operation: Callable[..., object], left: _Evaluator, right: _Evaluator) -> _Evaluator:

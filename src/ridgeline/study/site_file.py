@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,7 +27,7 @@ from ridgeline.study.forms import (
     Variable,
     read_form,
 )
-from ridgeline.study.yaml_tree import YamlTree, dotted, parse_yaml, read_text
+from ridgeline.study.yaml_tree import dotted, in_order_of_lines, parse_yaml, read_text
 
 # The site file as a form: what every site may say. What only one executor knows is in that executor's own form.
 
@@ -162,7 +161,15 @@ def load_site(named: object, relative_to: Path) -> Site:
         return site
     path = _path(named, relative_to)
     tree = parse_yaml(read_text(path), str(path))
-    return _from_tree(tree, path)
+    problems = list(tree.problems)
+    plain = tree.plain(written=True)
+    if not isinstance(plain, Mapping):
+        raise StudyError([*problems, f"{tree.name}:1: a site file is a mapping such as `batch: slurm`"])
+    site, found = read_site({"name": path.stem, **plain}, path.parent)
+    problems += [tree.message(problem.where, problem.message) for problem in found]
+    if problems:
+        raise StudyError(in_order_of_lines(problems))
+    return site
 
 
 def _path(named: object, relative_to: Path) -> Path:
@@ -177,23 +184,6 @@ def _path(named: object, relative_to: Path) -> Path:
     if "/" in str(named) or str(named).endswith((".yaml", ".yml")):
         raise StudyError(f"{path}: no such site file; check the path, or start with `ridgeline site list`")
     raise StudyError(f"{named!r} is neither a shipped site nor a file; {near(str(named), shipped_names())}")
-
-
-def _from_tree(tree: YamlTree, path: Path) -> Site:
-    problems = list(tree.problems)
-    plain = tree.plain(written=True)
-    if not isinstance(plain, Mapping):
-        raise StudyError([*problems, f"{tree.name}:1: a site file is a mapping such as `batch: slurm`"])
-    site, found = read_site({"name": path.stem, **plain}, path.parent)
-    problems += [tree.message(problem.where, problem.message) for problem in found]
-    if problems:
-        raise StudyError(sorted(problems, key=_line))
-    return site
-
-
-def _line(problem: str) -> int:
-    match = re.search(r":(\d+): ", problem)
-    return int(match[1]) if match else 0
 
 
 def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Problem]]:

@@ -31,7 +31,7 @@ from ridgeline.study.forms import problems_of, read_form, sound_part
 from ridgeline.study.schema import ConfirmForm, StudyForm, WorkloadForm, margin_of
 from ridgeline.study.site_file import SHIPPED, load_site, read_site
 from ridgeline.study.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
-from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
+from ridgeline.study.yaml_tree import Where, YamlTree, in_order_of_lines, parse_yaml, read_text
 
 _GUARD_REMEDY = (
     '; write e.g. `error < 1e-6`, `energy within 1e-6 of baseline`, or `stdout contains "pattern"` with the quotes'
@@ -109,7 +109,7 @@ def read_study_file(
     if file is None or problems:
         if file is None and form.workload is not None:
             problems += _workload_problems(form.workload, folder, tree)
-        raise StudyError(sorted(dict.fromkeys(problems), key=line_number), partly=file)
+        raise StudyError(in_order_of_lines(problems), partly=file)
     return file
 
 
@@ -123,11 +123,6 @@ def _workload_problems(form: WorkloadForm, folder: Path, tree: YamlTree) -> list
         return []
     _, found = read_form(own, form.model_extra or {}, folder, ("workload",))
     return [tree.message(problem.where, problem.message) for problem in found]
-
-
-def line_number(problem: str) -> tuple[int, str]:
-    parts = problem.split(":", 2)
-    return (int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else 0, problem)
 
 
 def _form(tree: YamlTree, written: bool, to_run: bool) -> tuple[StudyForm, list[str], set[str]]:
