@@ -150,12 +150,7 @@ def accepted_by(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(accept)
 
 
-def _text_or_mapping(value: object) -> str:
-    """The tag of a union of text and a form."""
-    return "<mapping>" if isinstance(value, dict) else "<text>"
-
-
-TEXT_OR_MAPPING = Discriminator(_text_or_mapping)
+TEXT_OR_MAPPING = Discriminator(lambda value: "<mapping>" if isinstance(value, dict) else "<text>")
 
 _ANY_SCALAR = {"type": ["string", "number", "boolean"]}
 _ONE_OR_MORE = WithJsonSchema(
@@ -190,10 +185,6 @@ def _single(value: object) -> object:
         shown = {"NoneType": "empty", "list": "a list", "dict": "a mapping"}[type(value).__name__]
         raise ValueError(f"is {shown}; it must be a single number, text or true/false")
     return value
-
-
-def _single_number_plain(value: object) -> object:
-    return plain_number(_single(value))
 
 
 def _number(value: object) -> object:
@@ -313,7 +304,7 @@ ExpressionText = Annotated[
 ]
 Single = Annotated[
     Any,
-    BeforeValidator(_single_number_plain),
+    BeforeValidator(lambda value: plain_number(_single(value))),
     Accepts("a number, text, or true or false"),
     WithJsonSchema({**_ANY_SCALAR, "title": "Value"}),
 ]
