@@ -316,23 +316,16 @@ _DURATION = re.compile(r"\s*" + "".join(_PART.format(unit) for unit in _UNIT_S))
 
 def parse_duration(value: object) -> float:
     """Seconds, above 0. ValueError says how to write it."""
-    seconds = _seconds(value)
-    if seconds is None:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) < 64 else None
+    if is_number(value):
+        seconds = float(value)
+    elif match is not None and any(match.groups()):
+        seconds = sum(_UNIT_S[unit] * float(number) for unit, number in match.groupdict().items() if number)
+    else:
         raise ValueError(f"{value!r} is not a duration; write e.g. 90s, 10m, 1h30m or a number of seconds")
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"a duration of {value} makes no sense; it must be above 0")
     return seconds
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) < 64 else None
-    if match is None or not any(match.groups()):
-        return None
-    return sum(_UNIT_S[unit] * float(number) for unit, number in match.groupdict().items() if number)
 
 
 def show_duration(seconds: float) -> str:

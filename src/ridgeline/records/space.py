@@ -46,17 +46,17 @@ class Discrete:
     def count(self) -> int | None:
         return len(self.values)
 
+    def _same(self, value: Value) -> Iterator[Value]:
+        """The knob's own spelling of a value. 1 == True and 1 == 1.0 in Python; one who lists true does not mean 1."""
+        return (v for v in self._near(value) if v == value and isinstance(v, bool) == isinstance(value, bool))
+
     def contains(self, value: Value) -> bool:
-        # 1 == True and 1 == 1.0 in Python; a study that lists true does not mean 1
-        return any(v == value and isinstance(v, bool) == isinstance(value, bool) for v in self._near(value))
+        return any(True for _ in self._same(value))
 
     def meant(self, value: Value) -> Value:
         """The knob's own value that somebody means who writes this one; None where there is none."""
-        if self.contains(value):
-            # 1 and 1.0 are the same setting but not the same text: take the knob's own spelling
-            same = (v for v in self._near(value) if v == value and isinstance(v, bool) == isinstance(value, bool))
-            own: Value = plain_number(next(same))
-            return own
+        for own in self._same(value):
+            return plain_number(own)  # type: ignore[no-any-return]
         if str(value) in self.values and is_number(value):
             return str(value)
         return next((text for text, number in self.numbers.items() if is_number(value) and number == value), None)

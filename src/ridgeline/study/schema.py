@@ -46,9 +46,13 @@ from ridgeline.study.forms import (
     Variable,
     accepted_by,
 )
-from ridgeline.study.site_file import PricesForm, SiteForm
+from ridgeline.study.site_file import PricesForm, Secrets, SiteForm
 
 # The stages of a campaign in a study file and whom to tell of its end, as forms; defaults are those of the records.
+
+
+_NoneUnlessSaid = Annotated[Text, DefaultText("none")]
+_Limit = Annotated[Duration, FieldName("limit_s")]
 
 
 class BaselineForm(Form):
@@ -115,9 +119,7 @@ class ProfileForm(Form):
     after: Annotated[Duration, FieldName("after_s")] = Field(
         description="How long the load runs before torch or nsys begins to record."
     )
-    limit: Annotated[Duration, FieldName("limit_s")] = Field(
-        description="A torch trace or nsys report that isn't complete after this long is cut off."
-    )
+    limit: _Limit = Field(description="A torch trace or nsys report that isn't complete after this long is cut off.")
     size: Annotated[Size, Field(gt=0), FieldName("size_bytes"), DefaultText("500 MB")] = Field(
         description="Torch traces or nsys reports larger than this, all ranks together, end the run and are deleted."
     )
@@ -146,13 +148,11 @@ class NotifyForm(Form):
         'mails are gone; write `command: mail -s "$RIDGELINE_ALERT" me@example.org`, which gets the alert on its input',
     )
 
-    webhook: Annotated[Text, DefaultText("none")] = Field(
-        description="An address to POST each alert to, as JSON with `text` and its parts."
-    )
-    webhook_env: Annotated[Text, DefaultText("none")] = Field(
+    webhook: _NoneUnlessSaid = Field(description="An address to POST each alert to, as JSON with `text` and its parts.")
+    webhook_env: _NoneUnlessSaid = Field(
         description="The environment variable that holds that address, where it is a secret."
     )
-    command: Annotated[Text, DefaultText("none")] = Field(
+    command: _NoneUnlessSaid = Field(
         description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
     )
     most_an_hour: Annotated[int, ValueUnit("alerts")] = Field(
@@ -299,7 +299,6 @@ class GuardForm(Form):
 _GuardChoice = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[GuardForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
-    FieldName,
     Accepts("a sentence such as `error < 1e-6`, or a mapping"),
 ]
 
@@ -318,7 +317,7 @@ class BudgetForm(Form):
     node_hours: Annotated[float | None, ValueUnit("node-hours"), DefaultText("no limit")] = Field(
         gt=0, description="Nodes x hours over all runs, retries included."
     )
-    grant: Annotated[Text, DefaultText("none")] = Field(
+    grant: _NoneUnlessSaid = Field(
         description="The file of a grant that studies and people share: `ridgeline site grant create` makes one."
     )
 
@@ -335,9 +334,7 @@ class JobForm(Form):
     ranks_per_node: Annotated[_CountOf, DefaultText("1")] = Field(description="MPI ranks on each node.")
     cores: Annotated[_CountOf, DefaultText("the site decides")] = Field(description="Cores on each node.")
     gpus: Annotated[_CountOf, DefaultText("0")] = Field(description="GPUs on each node.")
-    limit: Annotated[Duration, FieldName("limit_s")] = Field(
-        description="A run that takes longer is ended and counts as a time-out."
-    )
+    limit: _Limit = Field(description="A run that takes longer is ended and counts as a time-out.")
     silence: Annotated[Duration | None, FieldName("silence_limit_s"), DefaultText("no limit")] = Field(
         description="A run that writes nothing for this long is ended as a hang."
     )
@@ -412,7 +409,7 @@ class BuildsForm(Form):
         description="Files or globs beside the study file that the commands need."
     )
     env: dict[Variable, _BuildText] = Field(description="Environment of the build commands; {knob} fields allowed.")
-    limit: Annotated[Duration, FieldName("limit_s")] = Field(description="A build that takes longer is ended.")
+    limit: _Limit = Field(description="A build that takes longer is ended.")
     where: Literal["here", "site"] = Field(
         description="`here`: on this machine, one by one; `site`: as its jobs, with its modules, several at once.",
     )
@@ -466,7 +463,7 @@ class StudyForm(Form):
         default="local",
         description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
     )
-    secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
+    secrets: Secrets = Field(
         default=[],
         description="Variables of your environment that hold keys or passwords: referred to, never written down.",
     )

@@ -32,20 +32,19 @@ from ridgeline.study.yaml_tree import dotted, in_order_of_lines, parse_yaml, rea
 # The site file as a form: what every site may say. What only one executor knows is in that executor's own form.
 
 
+_NoneUnlessSaid = Annotated[OneLine, DefaultText("none")]
+_Dollars = Annotated[float | None, Field(ge=0), ValueUnit("dollars"), DefaultText("not known")]
+Secrets = Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")]
+
+
 class PricesForm(Form):
     """What hours and energy cost: gives `dollars`, `joules` and `co2_g` as metrics of any program."""
 
     makes = Prices
 
-    node_hour: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
-        ge=0, description="An hour of one node."
-    )
-    gpu_hour: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
-        ge=0, description="An hour of one GPU, where nodes have no price."
-    )
-    kwh: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
-        ge=0, description="A kilowatt-hour, where it is paid for beside the hours."
-    )
+    node_hour: _Dollars = Field(description="An hour of one node.")
+    gpu_hour: _Dollars = Field(description="An hour of one GPU, where nodes have no price.")
+    kwh: _Dollars = Field(description="A kilowatt-hour, where it is paid for beside the hours.")
     co2_g_per_kwh: Annotated[float | None, ValueUnit("grams"), DefaultText("not known")] = Field(
         ge=0, description="Carbon intensity: grams of CO2 for a kilowatt-hour."
     )
@@ -93,33 +92,31 @@ class SiteForm(Form):
     launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
         description="How programs with several ranks are started."
     )
-    launcher_options: Annotated[OneLine, DefaultText("none")] = Field(
-        description="Extra options for the launcher, as you would type them."
-    )
+    launcher_options: _NoneUnlessSaid = Field(description="Extra options for the launcher, as you would type them.")
     modules: Annotated[SingleLines, DefaultText("none")] = Field(
         description="Modules that are loaded before the command."
     )
     setup: Annotated[Lines, DefaultText("none")] = Field(description="Shell lines before the command.")
-    container: Annotated[OneLine, DefaultText("none")] = Field(
+    container: _NoneUnlessSaid = Field(
         description="An image: a file beside the site file, a full path, or docker://… (for pyxis also a .sqsh file).",
     )
     container_runtime: Literal[CONTAINER_RUNTIMES] = Field(  # type: ignore[valid-type]  # records.launch's
         description="What starts the container: apptainer (or singularity), or pyxis, Slurm's plugin for enroot, which "
         "needs `batch: slurm` and `launcher: srun` or none.",
     )
-    container_options: Annotated[OneLine, DefaultText("none")] = Field(
+    container_options: _NoneUnlessSaid = Field(
         description="Extra options for `apptainer exec`, or of pyxis for `srun`, as you would type them."
     )
     container_mounts: Annotated[SingleLines, DefaultText("none")] = Field(
         description="Paths of the node that the container sees, as PATH or HOST:INSIDE. Pyxis sees the study folder "
         "and the job's scratch by itself.",
     )
-    scratch: Annotated[OneLine, DefaultText("none")] = Field(
+    scratch: _NoneUnlessSaid = Field(
         description="A folder on the nodes: each job gets its own in it as $RIDGELINE_SCRATCH, removed at its end.",
     )
     env: Environment = Field(description="Environment of every job.")
-    secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
-        description="Variables that hold keys or passwords: run.sh refers to them, no file holds their value.",
+    secrets: Secrets = Field(
+        description="Variables that hold keys or passwords: run.sh refers to them, no file holds their value."
     )
     jobs_at_once: Annotated[int, ValueUnit("jobs")] = Field(ge=1, description="How many jobs may be queued or running.")
     poll_s: Annotated[float, ValueUnit("seconds")] = Field(
