@@ -172,6 +172,9 @@ class ProfileStage:
     size_bytes: int = 500_000_000
 
 
+COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")  # of `JobLimits`
+
+
 @dataclass(frozen=True, slots=True)
 class JobLimits:
     """What a job asks of the site. Expressions over settings, so that a knob may decide nodes or ranks."""
@@ -196,7 +199,7 @@ class JobLimits:
         """What a job of these settings asks for. ExpressionError or ValueError says which value makes no sense."""
         asked = {
             name: _whole(name, expression, settings)
-            for name in ("nodes", "ranks_per_node", "cores", "gpus")
+            for name in COUNTS
             if (expression := getattr(self, name)) is not None
         }
         return Resources(**asked)

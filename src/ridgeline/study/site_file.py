@@ -191,7 +191,7 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     """
     form, problems = read_form(SiteForm, given, folder)
     options = dict(form.options)
-    if (own := _options_form(form.batch)) is not None:
+    if (own := form_of("executors", form.batch)) is not None:
         read, found = read_form(own, options, folder, under=("options",))
         problems += found
         options = read.model_dump(exclude_unset=True)
@@ -208,9 +208,10 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     return site, problems
 
 
-def _options_form(batch: str) -> type[Form] | None:
+def form_of(room: str, name: str) -> type[Form] | None:
+    """The form of the keys of this part; None where it has none, or is not installed here."""
     try:
-        form: type[Form] | None = getattr(catalog.part("executors", batch), "form", None)
-    except InputError:  # the reason is given when something is to be run there
+        form: type[Form] | None = getattr(catalog.part(room, name), "form", None)
+    except InputError:  # the reason is given when something is to be run with it
         return None
     return form

@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ridgeline import catalog
-from ridgeline.errors import InputError, StudyError, nearest_first
+from ridgeline.errors import StudyError, nearest_first
 from ridgeline.files import below_home, is_there
 from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
 from ridgeline.records.site import LOCAL, Site, counted_twice
 from ridgeline.records.space import Space
 from ridgeline.records.study import (
+    COUNTS,
     Builds,
     ConfirmStage,
     Goal,
@@ -28,16 +28,14 @@ from ridgeline.records.study import (
 from ridgeline.records.template import unknown_fields
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.study.forms import problems_of, read_form, sound_part
-from ridgeline.study.schema import ConfirmForm, StudyForm, WorkloadForm, margin_of
-from ridgeline.study.site_file import SHIPPED, load_site, read_site
-from ridgeline.study.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
+from ridgeline.study.schema import ConfirmForm, NotifyForm, StudyForm, WorkloadForm, margin_of
+from ridgeline.study.site_file import SHIPPED, form_of, load_site, read_site
+from ridgeline.study.study_space import Reporter, build_space, checked_point, parsed
 from ridgeline.study.yaml_tree import Where, YamlTree, in_order_of_lines, parse_yaml, read_text
 
 _GUARD_REMEDY = (
     '; write e.g. `error < 1e-6`, `energy within 1e-6 of baseline`, or `stdout contains "pattern"` with the quotes'
 )
-COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")
-_OF_0_2 = {"notify": ("mail", "mail_from", "smtp")}  # keys that were taken back since
 
 
 @dataclass(frozen=True)
@@ -115,12 +113,8 @@ def read_study_file(
 
 def _workload_problems(form: WorkloadForm, folder: Path, tree: YamlTree) -> list[str]:
     """Of a study of which there is too little to ask the workload itself: what its form says."""
-    try:
-        own = getattr(catalog.part("workloads", form.kind), "form", None)
-    except InputError:
-        return []  # said once the rest is right
-    if own is None:
-        return []
+    if (own := form_of("workloads", form.kind)) is None:
+        return []  # a name that nobody knows is said once the rest is right
     _, found = read_form(own, form.model_extra or {}, folder, ("workload",))
     return [tree.message(problem.where, problem.message) for problem in found]
 
@@ -132,9 +126,8 @@ def _form(tree: YamlTree, written: bool, to_run: bool) -> tuple[StudyForm, list[
         raise StudyError(
             [*tree.problems, f"{tree.name}:{tree.root.line}: not a mapping; a study starts with `version: 1`"]
         )
-    for key, taken_back in _OF_0_2.items() if not to_run else ():  # a folder still opens
-        if isinstance(given := content.get(key), dict):
-            content[key] = {name: value for name, value in given.items() if name not in taken_back}
+    if not to_run and isinstance(given := content.get("notify"), dict):  # a folder of release 0.2 still opens
+        content["notify"] = {name: value for name, value in given.items() if name not in NotifyForm.elsewhere}
     try:
         return StudyForm.model_validate(content), list(tree.problems), set()
     except ValidationError as error:
@@ -249,8 +242,7 @@ class _Assembly:
         counts: dict[str, Expression | None] = dict.fromkeys(COUNTS)
         for name in COUNTS:
             text, where = getattr(form, name), ("job", name)
-            if text is not None and (count := parsed(text, where, self.report)) is not None:
-                known_name_problem(count, space.names, where, self.report)
+            if text is not None and (count := parsed(text, space.names, where, self.report)) is not None:
                 counts[name] = count.reading(space.numbers)
         for index, text in enumerate(form.modules):
             self.check_fields(("job", "modules", index), text, space.names)
