@@ -82,8 +82,7 @@ class Form(BaseModel):
     @classmethod
     def target(cls, name: str) -> str:
         """The record's field for one of this form."""
-        notes = cls.model_fields[name].metadata
-        return next((note.name for note in notes if isinstance(note, FieldName)), name)
+        return noted(cls.model_fields[name].metadata, FieldName) or name
 
     def record(self, **own: Any) -> Any:
         """What it makes: lists as tuples, forms as their own records; a key without a value is left to the record.
@@ -103,38 +102,35 @@ def _plain(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class FieldName:
+class _Note:
+    """Said of a key in its type, beside what the type says itself."""
+
+    text: str
+
+
+class FieldName(_Note):
     """The name of the record's field, where the key has another: `limit` becomes `limit_s`."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class ValueUnit:
+class ValueUnit(_Note):
     """Of a number: its unit or what it counts, in the plural."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class Accepts:
+class Accepts(_Note):
     """What may be written, where the type alone does not say it; completes "it must be ..."."""
 
-    text: str
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(_Note):
     """Of a mapping with free keys: the word that stands for one of them in the reference."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class DefaultText:
+class DefaultText(_Note):
     """What holds where the key is not written, where the default value does not say it."""
 
-    text: str
+
+def noted(notes: Iterable[object], kind: type[_Note]) -> str:
+    """What they say of this kind; nothing where none does."""
+    return next((note.text for note in notes if isinstance(note, kind)), "")
 
 
 def accepted_by(check: Callable[[str], object]) -> AfterValidator:
@@ -389,9 +385,8 @@ def _shape_at(form: type[Form], steps: Iterable[str | int]) -> Shape | None:
 
 def takes(shape: Shape) -> str:
     """What may be written there: `a whole number of at least 1`."""
-    said = [note.text for note in shape.notes if isinstance(note, Accepts)]
-    if said:
-        return said[0]
+    if said := noted(shape.notes, Accepts):
+        return said
     if _is_union(shape.bare):
         return " or ".join(dict.fromkeys(takes(choice) for choice in shape.choices()))
     if get_origin(shape.bare) is Literal:
@@ -406,10 +401,6 @@ def takes(shape: Shape) -> str:
     return {bool: "true or false", str: "text"}.get(shape.bare, "a value")
 
 
-def unit(shape: Shape) -> str:
-    return next((note.name for note in shape.notes if isinstance(note, ValueUnit)), "")
-
-
 def _list(shape: Shape) -> str:
     item = shape.inside(0)
     plain = {"text": "texts", "a mapping": "mappings"}.get(takes(item)) if item is not None else None
@@ -418,7 +409,7 @@ def _list(shape: Shape) -> str:
 
 def _number_type(shape: Shape) -> str:
     noun = "a whole number" if shape.bare is int else "a number"
-    counted = unit(shape)
+    counted = noted(shape.notes, ValueUnit)
     limits = " and ".join(_limit(note) for note in shape.notes if isinstance(note, Ge | Gt | Le | Lt))
     if counted:
         return f"{noun} of {counted}" + (f", {limits}" if limits else "")

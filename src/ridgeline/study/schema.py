@@ -554,7 +554,7 @@ def file_schema(form: type[Form], name: str, executors: _Forms) -> _Schema:
 def _definitions(forms: Iterable[type[Form]], executors: _Forms) -> dict[str, _Schema]:
     """The schema of each form and of every form in it, by class name; a site's options are those of its executor."""
     options = {batch: form for batch, form in executors.items() if form is not None}
-    wanted = dict.fromkeys([*forms, SiteForm, *options.values()])
+    wanted: dict[type[Form], None] = dict.fromkeys([*forms, SiteForm, *options.values()])
     _, document = models_json_schema([(form, "validation") for form in wanted], by_alias=True)
     defined: dict[str, _Schema] = document["$defs"]
     usual = SiteForm.model_fields["batch"].default

@@ -158,14 +158,12 @@ def load_site(named: object, relative_to: Path) -> Site:
         return site
     path = _path(named, relative_to)
     tree = parse_yaml(read_text(path), str(path))
-    problems = list(tree.problems)
     plain = tree.plain(written=True)
     if not isinstance(plain, Mapping):
-        raise StudyError([*problems, f"{tree.name}:1: a site file is a mapping such as `batch: slurm`"])
-    site, found = read_site({"name": path.stem, **plain}, path.parent)
-    problems += [tree.message(problem.where, problem.message) for problem in found]
-    if problems:
-        raise StudyError(in_order_of_lines(problems))
+        raise StudyError([*tree.problems, f"{tree.name}:1: a site file is a mapping such as `batch: slurm`"])
+    site, problems = read_site({"name": path.stem, **plain}, path.parent)
+    if lines := [*tree.problems, *(tree.message(problem.where, problem.message) for problem in problems)]:
+        raise StudyError(in_order_of_lines(lines))
     return site
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 from ridgeline.errors import near, nearest_first
 from ridgeline.records.expression import (
@@ -123,7 +124,7 @@ def parsed(text: str, known: Collection[str], where: Where, report: Reporter) ->
     return expression
 
 
-def _knob(name: str, value: object, form: StudyForm, report: Reporter) -> Knob | None:
+def _knob(name: str, value: Any, form: StudyForm, report: Reporter) -> Knob | None:
     where = ("space", name)
     _check_name(name, where, report)
     text = getattr(value, "when", None)
