@@ -162,6 +162,15 @@ def test_what_is_not_a_study_folder_is_said_so(make, says, tmp_path):
         StudyFolder.open(tmp_path / "x")
 
 
+def test_deleted_run_folders_are_found(tmp_path):
+    folder = StudyFolder(tmp_path)
+    kept, gone = folder.path / "runs/0001-tp8", folder.path / "runs/0002-tp16"
+    kept.mkdir(parents=True)
+    recorded = [path.relative_to(tmp_path) for path in (kept, gone)]
+    assert recorded[0] == Path("runs/0001-tp8")
+    assert folder.missing(recorded) == [Path("runs/0002-tp16")]
+
+
 def test_what_a_link_leads_to_outside_is_not_copied(tmp_path, source):
     """A study folder is handed on: what lies elsewhere and is only linked beside the study stays there."""
     private = tmp_path / "private"

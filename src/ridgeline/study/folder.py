@@ -16,7 +16,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -222,6 +222,10 @@ class StudyFolder:
             return False  # not begun; or damaged, which whoever reads the journal says
         fingerprints = first.get("asked") if isinstance(first, dict) else None
         return bool(first) and (not fingerprints or _is_old(fingerprints))
+
+    def missing(self, recorded: Iterable[Path]) -> list[Path]:
+        """Of the recorded folders (as in the journal, relative), those that have been deleted."""
+        return [folder for folder in recorded if not (self.path / folder).is_dir()]
 
     def _check_free(self) -> None:
         journal = self.path / JOURNAL
