@@ -102,33 +102,33 @@ def _plain(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class KeyNote:
     """Said of a key in its type, beside what the type says itself."""
 
     text: str
 
 
-class FieldName(_Note):
+class FieldName(KeyNote):
     """The name of the record's field, where the key has another: `limit` becomes `limit_s`."""
 
 
-class ValueUnit(_Note):
+class ValueUnit(KeyNote):
     """Of a number: its unit or what it counts, in the plural."""
 
 
-class Accepts(_Note):
+class Accepts(KeyNote):
     """What may be written, where the type alone does not say it; completes "it must be ..."."""
 
 
-class Entry(_Note):
+class Entry(KeyNote):
     """Of a mapping with free keys: the word that stands for one of them in the reference."""
 
 
-class DefaultText(_Note):
+class DefaultText(KeyNote):
     """What holds where the key is not written, where the default value does not say it."""
 
 
-def noted(notes: Iterable[object], kind: type[_Note]) -> str:
+def noted(notes: Iterable[object], kind: type[KeyNote]) -> str:
     """What they say of this kind; nothing where none does."""
     return next((note.text for note in notes if isinstance(note, kind)), "")
 
