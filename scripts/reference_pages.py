@@ -22,7 +22,7 @@ from ridgeline.serving import api as serving_api
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.releases import workloads_of
 from ridgeline.serving.service.service import ServiceForm
-from ridgeline.study.forms import DefaultText, Entry, Form, Shape, field_shape, fields, takes
+from ridgeline.study.forms import DefaultText, Entry, Form, Shape, field_shape, fields, noted, takes
 from ridgeline.study.schema import BuildsForm, StudyForm
 from ridgeline.study.site_file import SiteForm
 
@@ -169,7 +169,7 @@ def _inside(shape: Shape, path: str) -> Iterable[tuple[type[Form], str]]:
     if isinstance(shape.bare, type) and issubclass(shape.bare, Form):
         yield shape.bare, f"{path}."
     elif get_origin(shape.bare) in (list, dict):
-        name = next((note.name for note in shape.notes if isinstance(note, Entry)), "NAME")
+        name = noted(shape.notes, Entry) or "NAME"
         start = f"{path}[]" if get_origin(shape.bare) is list else f"{path}.{name}"
         inner = shape.inside(name)
         yield from _inside(inner, start) if inner is not None else ()
@@ -179,9 +179,8 @@ def _inside(shape: Shape, path: str) -> Iterable[tuple[type[Form], str]]:
 
 
 def _default(field: FieldInfo, shape: Shape) -> str:
-    otherwise = [note.text for note in shape.notes if isinstance(note, DefaultText)]
-    if otherwise:
-        return otherwise[0]
+    if otherwise := noted(shape.notes, DefaultText):
+        return otherwise
     if field.is_required():
         return "required"
     value = field.default

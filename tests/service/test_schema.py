@@ -14,7 +14,7 @@ from ridgeline.cli.schema import schema
 from ridgeline.errors import InputError
 from ridgeline.serving.service.file import load_service
 from ridgeline.serving.service.service import ServiceForm
-from ridgeline.study.schema import schema_with_site
+from ridgeline.study.schema import file_schema
 
 GOOD = """\
 version: 1
@@ -32,7 +32,7 @@ kubernetes: {router_image: 'example.org/router:1', devices: {rdma/hca: 8}}
 @pytest.fixture(scope="module")
 def checker() -> Any:
     return jsonschema.Draft202012Validator(
-        schema_with_site(ServiceForm, "ridgeline-deployment-1", catalog.forms("executors"))
+        file_schema(ServiceForm, "ridgeline-deployment-1", catalog.forms("executors"))
     )
 
 

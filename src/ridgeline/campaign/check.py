@@ -20,7 +20,7 @@ from ridgeline.records.expression import Expression, ExpressionError, Value
 from ridgeline.records.run import Resources
 from ridgeline.records.secrets import SECRETS_FOLDER, looks_secret
 from ridgeline.records.space import Knob, Point, Settings, Space
-from ridgeline.records.study import Study
+from ridgeline.records.study import COUNTS, Study
 from ridgeline.records.template import TOO_WIDE, bare_fields, field_names, grouped, wide_fields
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.samplers.base import Sampler, sampler_class
@@ -29,8 +29,9 @@ from ridgeline.stats.wording import count
 from ridgeline.study.forms import fields, read_form
 from ridgeline.study.grant import read_grant
 from ridgeline.study.schema import SearchForm
-from ridgeline.study.study_file import COUNTS, StudyFile, line_number, read_study_file
+from ridgeline.study.study_file import StudyFile, read_study_file
 from ridgeline.study.study_space import MOST_COMBINATIONS, sampled_values
+from ridgeline.study.yaml_tree import in_order_of_lines
 from ridgeline.workloads.base import Workload
 
 
@@ -147,7 +148,7 @@ def check_study(path: Path, *, files: Path | None = None, home: Path | None = No
         if error.partly is None:
             raise
         also = [*error.problems, *_workload_problems(error.partly)]
-        raise StudyError(sorted(dict.fromkeys(also), key=line_number)) from None
+        raise StudyError(in_order_of_lines(also)) from None
 
 
 def _workload_problems(file: StudyFile) -> list[str]:

@@ -106,14 +106,14 @@ class InstructionHandler:
         return f"run {number} is cancelled; its setting is not tried again"
 
     def _extend(self, instruction: Instruction) -> dict[str, Any]:
-        more, limits = instruction.more, self.ledger.limits
-        if more.trials and (why := self.agenda.why_no_more_trials()):
+        limits = self.ledger.limits
+        if instruction.trials and (why := self.agenda.why_no_more_trials()):
             raise Refused(why)
-        pairs = {"time": (more.wall_s, limits.wall_s), "node-hours": (more.node_hours, limits.node_hours)}
-        for name, (asked, limit) in pairs.items():
+        asked_for = {"time": (instruction.wall_s, limits.wall_s), "node-hours": (instruction.node_hours, limits.node_hours)}
+        for name, (asked, limit) in asked_for.items():
             if asked and limit is None:
                 raise Refused(f"the study sets no limit of {name}, so there is nothing to extend")
         line: dict[str, Any] = {"told": "the budget is extended"}
-        if more.trials:
-            line["search_limit"] = (self.agenda.trials_limit or 0) + more.trials
+        if instruction.trials:
+            line["search_limit"] = (self.agenda.trials_limit or 0) + instruction.trials
         return line

@@ -10,6 +10,7 @@ import typer
 from ridgeline import catalog
 from ridgeline.errors import InputError
 from ridgeline.study import schema as schemas
+from ridgeline.study.site_file import SiteForm
 
 
 def schema(
@@ -25,10 +26,10 @@ def schema(
         raise InputError(f"there is no schema of {of!r}; use {', '.join(known)}")
     executors = catalog.forms("executors")
     if site or of == "site":
-        document = schemas.site_schema(executors)
+        document = schemas.file_schema(SiteForm, "ridgeline-site-1", executors)
     elif of in more:
         form = catalog.at(more[of])
-        document = schemas.schema_with_site(form, f"ridgeline-{form.whose.split()[-1]}-1", executors)
+        document = schemas.file_schema(form, f"ridgeline-{form.whose.split()[-1]}-1", executors)
     else:
         document = schemas.study_schema(catalog.forms("workloads"), catalog.forms("samplers"), executors)
     print(json.dumps(document, indent=1))

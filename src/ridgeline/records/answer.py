@@ -96,9 +96,7 @@ class Candidate:
             "settings": dict(self.settings),
             metric: self.value,
             "confirmed": self.confirmed,
-            "ratio": None if self.gain is None else self.gain.ratio,
-            "low": None if self.gain is None else self.gain.low,
-            "high": None if self.gain is None else self.gain.high,
+            **{name: getattr(self.gain, name, None) for name in ("ratio", "low", "high")},
         }
 
 

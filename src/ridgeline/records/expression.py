@@ -181,7 +181,8 @@ def _compile(node: ast.expr, names: set[str]) -> _Evaluator:
             parts = [_compile(item, names) for item in items]
             return lambda values: tuple(part(values) for part in parts)
         case ast.BoolOp(op=op, values=operands):
-            return _boolean(isinstance(op, ast.And), [_compile(item, names) for item in operands])
+            parts, combined = [_compile(item, names) for item in operands], all if isinstance(op, ast.And) else any
+            return lambda values: combined(part(values) for part in parts)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             inner = _compile(operand, names)
             return lambda values: not inner(values)
@@ -219,12 +220,6 @@ def _number(value: object) -> int | float:
     if isinstance(value, int | float):
         return value
     raise ExpressionError(f"{value!r} is not a number")
-
-
-def _boolean(all_must_hold: bool, parts: list[_Evaluator]) -> _Evaluator:
-    if all_must_hold:
-        return lambda values: all(part(values) for part in parts)
-    return lambda values: any(part(values) for part in parts)
 
 
 def _arithmetic(operation: Callable[..., object], left: _Evaluator, right: _Evaluator) -> _Evaluator:
@@ -321,23 +316,16 @@ _DURATION = re.compile(r"\s*" + "".join(_PART.format(unit) for unit in _UNIT_S))
 
 def parse_duration(value: object) -> float:
     """Seconds, above 0. ValueError says how to write it."""
-    seconds = _seconds(value)
-    if seconds is None:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) < 64 else None
+    if is_number(value):
+        seconds = float(value)
+    elif match is not None and any(match.groups()):
+        seconds = sum(_UNIT_S[unit] * float(number) for unit, number in match.groupdict().items() if number)
+    else:
         raise ValueError(f"{value!r} is not a duration; write e.g. 90s, 10m, 1h30m or a number of seconds")
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError(f"a duration of {value} makes no sense; it must be above 0")
     return seconds
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
-        return float(value)
-    match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) < 64 else None
-    if match is None or not any(match.groups()):
-        return None
-    return sum(_UNIT_S[unit] * float(number) for unit, number in match.groupdict().items() if number)
 
 
 def show_duration(seconds: float) -> str:

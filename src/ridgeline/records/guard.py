@@ -9,6 +9,7 @@ Written as short sentences in the study file:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -122,7 +123,8 @@ def parse_guard(text: str) -> Guard:
         try:
             pattern = re.compile(match["pattern"], re.MULTILINE)
         except (re.error, OverflowError, RecursionError) as error:
-            raise ExpressionError(f"{match['pattern']!r} is not a regular expression: {error}") from None
+            what = f"{match['pattern']!r} is not a regular expression: {error}"
+            raise ExpressionError(f"{what}; correct the pattern") from None
         return TextGuard(match["file"], pattern, match["verb"] == "contains")
     return Condition(Expression.parse(text))
 
@@ -135,6 +137,8 @@ def _limits(text: str) -> tuple[float, float]:
             relative += _float(part[:-1]) / 100.0
         else:
             absolute += _float(part)
+    if not (0 <= absolute < math.inf and 0 <= relative < math.inf):
+        raise ExpressionError("the tolerance must be a finite number; write 0 or more, such as 1e-9")
     return absolute, relative
 
 

@@ -28,18 +28,16 @@ class _Printed(NamedTuple):
     hidden: bool = False
     flat: bool = False
     only: Sequence[str] = ()
-    if_any: bool = False
 
 
 def in_json(
-    name: str = "", to: _Convert | None = None, *, flat: bool = False, only: Sequence[str] = (), if_any: bool = False
+    name: str = "", to: _Convert | None = None, *, flat: bool = False, only: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Metadata of a field: its key, and what its value becomes unless it is None.
 
-    `flat`: the keys of its record stand among those of this one, or `only` these. `if_any`: it is left out while it is
-    empty.
+    `flat`: the keys of its record stand among those of this one, or `only` these.
     """
-    return {_KEY: _Printed(name, to, flat=flat, only=only, if_any=if_any)}
+    return {_KEY: _Printed(name, to, flat=flat, only=only)}
 
 
 NOT_IN_JSON = {_KEY: _Printed(hidden=True)}
@@ -76,18 +74,18 @@ class JsonForm:
 
 def _as_json(record: Any, digits_of_floats: int | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for attribute, (name, to, _, flat, only, if_any) in _printed(type(record)):  # type: ignore[arg-type]
+    for attribute, (name, to, _, flat, only) in _printed(type(record)):  # type: ignore[arg-type]
         value = getattr(record, attribute)
         value = value() if ismethod(value) else value
         if flat:
             inner = {} if value is None else plain(value)
             found |= {key: inner[key] for key in only} if only and inner else inner
-        elif not if_any or value:
-            if to is not None and value is not None:
-                value = to(value)
-            elif digits_of_floats is not None and isinstance(value, float):
-                value = round(float(value), digits_of_floats)
-            found[name or attribute] = plain(value)
+            continue
+        if to is not None and value is not None:
+            value = to(value)
+        elif digits_of_floats is not None and isinstance(value, float):
+            value = round(float(value), digits_of_floats)
+        found[name or attribute] = plain(value)
     return found
 
 

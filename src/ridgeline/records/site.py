@@ -51,9 +51,6 @@ def counted_twice(prices: Prices) -> str:
     return ""
 
 
-_NO_PRICES = Prices()
-
-
 @dataclass(frozen=True, slots=True)
 class Site:
     """What a site file says. `batch` names an executor of the catalog.
@@ -87,7 +84,7 @@ class Site:
     directives: tuple[str, ...] = ()
     service_units_per_node_hour: float | None = None
     secrets: tuple[str, ...] = ()  # variables of the environment whose values are written down nowhere
-    prices: Prices = _NO_PRICES
+    prices: Prices = Prices()
     options: Mapping[str, object] = field(default_factory=dict)  # what only one batch system knows
 
 

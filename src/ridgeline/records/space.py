@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -46,17 +46,17 @@ class Discrete:
     def count(self) -> int | None:
         return len(self.values)
 
+    def _same(self, value: Value) -> Iterator[Value]:
+        """The knob's own spelling of a value. 1 == True and 1 == 1.0 in Python; one who lists true does not mean 1."""
+        return (v for v in self._near(value) if v == value and isinstance(v, bool) == isinstance(value, bool))
+
     def contains(self, value: Value) -> bool:
-        # 1 == True and 1 == 1.0 in Python; a study that lists true does not mean 1
-        return any(v == value and isinstance(v, bool) == isinstance(value, bool) for v in self._near(value))
+        return any(True for _ in self._same(value))
 
     def meant(self, value: Value) -> Value:
         """The knob's own value that somebody means who writes this one; None where there is none."""
-        if self.contains(value):
-            # 1 and 1.0 are the same setting but not the same text: take the knob's own spelling
-            same = (v for v in self._near(value) if v == value and isinstance(v, bool) == isinstance(value, bool))
-            own: Value = plain_number(next(same))
-            return own
+        for own in self._same(value):
+            return plain_number(own)  # type: ignore[no-any-return]
         if str(value) in self.values and is_number(value):
             return str(value)
         return next((text for text, number in self.numbers.items() if is_number(value) and number == value), None)
@@ -166,59 +166,43 @@ class Space:
     @cached_property
     def order(self) -> tuple[Knob, ...]:
         """The knobs, each after those its `when` names."""
-        placed: list[Knob] = []
-        waiting = list(self.knobs)
-        while waiting:
-            known = {k.name for k in placed}
-            ready = [k for k in waiting if k.when is None or k.when.names & self.by_name.keys() <= known]
-            if not ready:
-                raise ExpressionError(f"`when` of {', '.join(k.name for k in waiting)} depends on itself")
-            placed += ready
-            waiting = [k for k in waiting if k not in ready]
-        return tuple(placed)
+        needs = {k.name: k.when.names & self.by_name.keys() if k.when else frozenset[str]() for k in self.knobs}
+        return tuple(self.by_name[name] for name in _in_order(needs, "`when` of {} depends on itself"))
 
     @cached_property
     def _derived_order(self) -> tuple[str, ...]:
-        placed: list[str] = []
-        waiting = list(self.derived)
-        while waiting:
-            ready = [n for n in waiting if not self.derived[n].names & (set(waiting))]
-            if not ready:
-                raise ExpressionError(f"derived values {', '.join(waiting)} depend on each other in a circle")
-            placed += ready
-            waiting = [n for n in waiting if n not in ready]
-        return tuple(placed)
+        needs = {name: expression.names & self.derived.keys() for name, expression in self.derived.items()}
+        return _in_order(needs, "derived values {} depend on each other in a circle")
+
+    def _existing(self, values: Point) -> Iterator[Knob]:
+        """The knobs that exist at this point, with a value in it or without."""
+        seen: dict[str, Value] = dict.fromkeys(self.by_name)
+        for knob in self.order:
+            if knob.when is None or knob.when.holds(seen):
+                seen[knob.name] = values.get(knob.name)
+                yield knob
 
     def restrict(self, values: Point) -> dict[str, Value]:
         """Only the knobs that exist at this point, in the study's order."""
-        seen: dict[str, Value] = {}
-        for knob in self.order:
-            exists = knob.when is None or knob.when.holds(_with_absent(seen, self.by_name))
-            if exists and knob.name in values:
-                seen[knob.name] = values[knob.name]
-        return {name: seen[name] for name in self.by_name if name in seen}
+        existing = {knob.name for knob in self._existing(values)}
+        return {name: values[name] for name in self.by_name if name in existing and name in values}
 
     def missing(self, point: Point) -> list[str]:
         """Knobs that exist at this point but have no value in it."""
-        gaps: list[str] = []
-        seen: dict[str, Value] = {}
-        for knob in self.order:
-            if knob.when is None or knob.when.holds(_with_absent(seen, self.by_name)):
-                if knob.name in point:
-                    seen[knob.name] = point[knob.name]
-                else:
-                    gaps.append(knob.name)
-        return gaps
+        return [knob.name for knob in self._existing(point) if knob.name not in point]
 
     def settings(self, point: Point) -> dict[str, Value]:
         """The point with its derived values; knobs that do not exist there are None."""
         values: dict[str, Value] = {name: point.get(name) for name in self.by_name}
         for name in self._derived_order:
-            result = self.derived[name].evaluate(values)
-            if not isinstance(result, bool | int | float | str | None):
-                raise ExpressionError(f"derived {name} is {result!r}, not a single value")
-            values[name] = str(result) if isinstance(result, WrittenNumber) else result
+            values[name] = self._derive(name, values)
         return values
+
+    def _derive(self, name: str, values: Settings) -> Value:
+        result = self.derived[name].evaluate(values)
+        if not isinstance(result, bool | int | float | str | None):
+            raise ExpressionError(f"derived {name} is {result!r}, not a single value")
+        return str(result) if isinstance(result, WrittenNumber) else result
 
     def fault(self, point: Point) -> tuple[tuple[str | int, ...], str] | None:
         """The first derived value or rule that has no answer at this point: its place in a study, and why.
@@ -226,23 +210,20 @@ class Space:
         A rule answers true or false; about an absent knob it may also say nothing.
         """
         values: dict[str, Value] = {name: point.get(name) for name in self.by_name}
-        for name in self._derived_order:
-            try:
-                result = self.derived[name].evaluate(values)
-            except ExpressionError as error:
-                return ("derived", name), str(error)
-            if not isinstance(result, bool | int | float | str | None):
-                return ("derived", name), f"is {result!r}, not a single value"
-            values[name] = result
-        for index, rule in enumerate(self.rules):
-            try:
+        where: tuple[str | int, ...] = ()
+        try:
+            for name in self._derived_order:
+                where = ("derived", name)
+                values[name] = self._derive(name, values)
+            for index, rule in enumerate(self.rules):
+                where = ("rules", index, "refuse")
                 refused = rule.refuse.evaluate(values)
-            except ExpressionError as error:
-                return ("rules", index, "refuse"), str(error)
-            if not isinstance(refused, bool | None):
-                return ("rules", index, "refuse"), f"{rule.refuse.text!r} is {refused!r}, neither true nor false"
-            if refused:
-                return None
+                if not isinstance(refused, bool | None):
+                    return where, f"{rule.refuse.text!r} is {refused!r}, neither true nor false"
+                if refused:
+                    return None
+        except ExpressionError as error:
+            return where, str(error)
         return None
 
     def refusal(self, point: Point) -> str | None:
@@ -273,7 +254,7 @@ class Space:
             yield seen
             return
         knob, later = rest[0], rest[1:]
-        if knob.when is not None and not knob.when.holds(_with_absent(seen, self.by_name)):
+        if knob.when is not None and not knob.when.holds({**dict.fromkeys(self.by_name), **seen}):
             yield from self._extend(seen, later)
             return
         assert isinstance(knob, Discrete)
@@ -281,5 +262,12 @@ class Space:
             yield from self._extend({**seen, knob.name: value}, later)
 
 
-def _with_absent(seen: Mapping[str, Value], names: Mapping[str, object]) -> dict[str, Value]:
-    return {name: seen.get(name) for name in names}
+def _in_order(needs: Mapping[str, Collection[str]], circle: str) -> tuple[str, ...]:
+    """The names, each after those it needs; ExpressionError, in the words of `circle`, where that cannot be."""
+    placed: dict[str, None] = {}
+    while waiting := [name for name in needs if name not in placed]:
+        ready = [name for name in waiting if placed.keys() >= set(needs[name])]
+        if not ready:
+            raise ExpressionError(circle.format(", ".join(waiting)))
+        placed |= dict.fromkeys(ready)
+    return tuple(placed)

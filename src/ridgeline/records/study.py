@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal
 
 from ridgeline.records.expression import Expression, ExpressionError, is_number
@@ -56,7 +56,7 @@ class TaskRules:
         for flag in self.switched_on(reading.applied):
             yield f"the engine applied {flag}, which the task forbids"
         model = reading.applied.get("model_path", reading.applied.get("model"))
-        if self.model is not None and model is not None and _last(str(model)) != _last(self.model):
+        if self.model is not None and model is not None and PurePath(str(model)).name != PurePath(self.model).name:
             yield f"the engine loaded {model}, the task is about {self.model}"
         answered = reading.metrics.get("successful_requests")
         if self.prompts is not None and answered is not None and answered != self.prompts:
@@ -78,10 +78,6 @@ class TaskRules:
         """What the study's workload must say, by our names."""
         values = {"model": self.model, "seed": self.seed, "prompts": self.prompts}
         return {name: value for name, value in values.items() if value is not None}
-
-
-def _last(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
 
 
 # Whom to tell: of a service what `keep` sees and does, of a campaign that it ended.
@@ -176,6 +172,9 @@ class ProfileStage:
     size_bytes: int = 500_000_000
 
 
+COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")  # of `JobLimits`
+
+
 @dataclass(frozen=True, slots=True)
 class JobLimits:
     """What a job asks of the site. Expressions over settings, so that a knob may decide nodes or ranks."""
@@ -200,7 +199,7 @@ class JobLimits:
         """What a job of these settings asks for. ExpressionError or ValueError says which value makes no sense."""
         asked = {
             name: _whole(name, expression, settings)
-            for name in ("nodes", "ranks_per_node", "cores", "gpus")
+            for name in COUNTS
             if (expression := getattr(self, name)) is not None
         }
         return Resources(**asked)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from ridgeline.records.expression import Value
 from ridgeline.records.space import Point, Settings, point_key
 
 
@@ -73,9 +71,6 @@ class Trial:
     @property
     def label(self) -> str:
         """A short, file-name-safe reminder of the point, such as tp8-pp2-mem0.88."""
-        return _label(self.point)
-
-
-def _label(point: Mapping[str, Value]) -> str:
-    words = [re.sub(r"[^A-Za-z0-9.+]", "", f"{name}{'' if value is True else value}") for name, value in point.items()]
-    return "-".join(words)[:60].strip("-.") or "only"
+        named = (f"{name}{'' if value is True else value}" for name, value in self.point.items())
+        words = [re.sub(r"[^A-Za-z0-9.+]", "", each) for each in named]
+        return "-".join(words)[:60].strip("-.") or "only"

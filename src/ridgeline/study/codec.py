@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from ridgeline.records.expression import show_duration
 from ridgeline.records.json_form import NUMBER, Line, Row, plain
@@ -23,7 +23,6 @@ from ridgeline.records.space import Point, Settings
 from ridgeline.records.trial import Trial
 
 Event = dict[str, Any]
-R = TypeVar("R")
 
 # records inside events
 
@@ -224,12 +223,6 @@ def _verdict_from(event: Mapping[str, Any]) -> VerdictLine:
     return VerdictLine(said.kind, said.headline, details)
 
 
-def verdict_as(record: type[R], line: VerdictLine) -> R:
-    """As the record of its kind of campaign, whose fields are the conclusion, the headline and the details."""
-    said = {**line.details, "conclusion": str(line.conclusion), "headline": line.headline}
-    return Line(record).read(said)
-
-
 @dataclass(frozen=True, slots=True)
 class KeptVerdict:
     """A verdict of which the journal keeps every field under its own name; it recommends no setting."""
@@ -246,7 +239,7 @@ class KeptVerdict:
 
     @classmethod
     def from_line(cls, line: VerdictLine) -> Self:
-        return verdict_as(cls, line)
+        return Line(cls).read({**line.details, "conclusion": str(line.conclusion), "headline": line.headline})
 
 
 @dataclass(frozen=True, slots=True)

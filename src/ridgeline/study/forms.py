@@ -16,6 +16,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from dataclasses import fields as record_fields
+from itertools import takewhile
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
@@ -60,21 +61,28 @@ class Form(BaseModel):
         super().__pydantic_init_subclass__(**kwargs)
         if cls.makes is None:
             return
-        defaults = _record_defaults(cls.makes)
+        defaults = {
+            field.name: field.default if field.default_factory is MISSING else field.default_factory()
+            for field in record_fields(cls.makes)
+        }
         for name, key in cls.model_fields.items():
-            target = cls.target(name)
             if name in cls.aside:
                 continue
-            if target not in defaults:
+            if (target := cls.target(name)) not in defaults:
                 raise TypeError(f"{cls.__name__}.{name} is not a field of {cls.makes.__name__}; name it in `aside`")
-            if name in vars(cls).get("__annotations__", {}):
-                _take_default(f"{cls.__name__}.{name}", key, defaults[target])
+            default = defaults[target]
+            if default is MISSING or name not in vars(cls).get("__annotations__", {}):
+                continue
+            default = list(default) if isinstance(default, tuple) else default
+            if key.is_required():
+                key.default = default
+            elif key.default == default:
+                raise TypeError(f"{cls.__name__}.{name} repeats the default of its record; leave it out here")
 
     @classmethod
     def target(cls, name: str) -> str:
         """The record's field for one of this form."""
-        notes = cls.model_fields[name].metadata
-        return next((note.name for note in notes if isinstance(note, FieldName)), name)
+        return noted(cls.model_fields[name].metadata, FieldName) or name
 
     def record(self, **own: Any) -> Any:
         """What it makes: lists as tuples, forms as their own records; a key without a value is left to the record.
@@ -87,23 +95,6 @@ class Form(BaseModel):
         return self.makes(**given | own)
 
 
-def _record_defaults(record: type[Any]) -> dict[str, Any]:
-    """Field -> default; MISSING where there is none."""
-    return {
-        field.name: field.default if field.default_factory is MISSING else field.default_factory()
-        for field in record_fields(record)
-    }
-
-
-def _take_default(name: str, key: FieldInfo, default: Any) -> None:
-    default = list(default) if isinstance(default, tuple) else default
-    if not key.is_required():
-        if default is not MISSING and key.default == default:
-            raise TypeError(f"{name} repeats the default of its record; leave it out here")
-    elif default is not MISSING:
-        key.default = default
-
-
 def _plain(value: object) -> object:
     if isinstance(value, Form):
         return value.record() if value.makes is not None else value
@@ -111,38 +102,35 @@ def _plain(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class FieldName:
+class KeyNote:
+    """Said of a key in its type, beside what the type says itself."""
+
+    text: str
+
+
+class FieldName(KeyNote):
     """The name of the record's field, where the key has another: `limit` becomes `limit_s`."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class ValueUnit:
+class ValueUnit(KeyNote):
     """Of a number: its unit or what it counts, in the plural."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class Accepts:
+class Accepts(KeyNote):
     """What may be written, where the type alone does not say it; completes "it must be ..."."""
 
-    text: str
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(KeyNote):
     """Of a mapping with free keys: the word that stands for one of them in the reference."""
 
-    name: str
 
-
-@dataclass(frozen=True, slots=True)
-class DefaultText:
+class DefaultText(KeyNote):
     """What holds where the key is not written, where the default value does not say it."""
 
-    text: str
+
+def noted(notes: Iterable[object], kind: type[KeyNote]) -> str:
+    """What they say of this kind; nothing where none does."""
+    return next((note.text for note in notes if isinstance(note, kind)), "")
 
 
 def accepted_by(check: Callable[[str], object]) -> AfterValidator:
@@ -158,12 +146,7 @@ def accepted_by(check: Callable[[str], object]) -> AfterValidator:
     return AfterValidator(accept)
 
 
-def _text_or_mapping(value: object) -> str:
-    """The tag of a union of text and a form."""
-    return "<mapping>" if isinstance(value, dict) else "<text>"
-
-
-TEXT_OR_MAPPING = Discriminator(_text_or_mapping)
+TEXT_OR_MAPPING = Discriminator(lambda value: "<mapping>" if isinstance(value, dict) else "<text>")
 
 _ANY_SCALAR = {"type": ["string", "number", "boolean"]}
 _ONE_OR_MORE = WithJsonSchema(
@@ -198,10 +181,6 @@ def _single(value: object) -> object:
         shown = {"NoneType": "empty", "list": "a list", "dict": "a mapping"}[type(value).__name__]
         raise ValueError(f"is {shown}; it must be a single number, text or true/false")
     return value
-
-
-def _single_number_plain(value: object) -> object:
-    return plain_number(_single(value))
 
 
 def _number(value: object) -> object:
@@ -321,7 +300,7 @@ ExpressionText = Annotated[
 ]
 Single = Annotated[
     Any,
-    BeforeValidator(_single_number_plain),
+    BeforeValidator(lambda value: plain_number(_single(value))),
     Accepts("a number, text, or true or false"),
     WithJsonSchema({**_ANY_SCALAR, "title": "Value"}),
 ]
@@ -406,9 +385,8 @@ def _shape_at(form: type[Form], steps: Iterable[str | int]) -> Shape | None:
 
 def takes(shape: Shape) -> str:
     """What may be written there: `a whole number of at least 1`."""
-    said = [note.text for note in shape.notes if isinstance(note, Accepts)]
-    if said:
-        return said[0]
+    if said := noted(shape.notes, Accepts):
+        return said
     if _is_union(shape.bare):
         return " or ".join(dict.fromkeys(takes(choice) for choice in shape.choices()))
     if get_origin(shape.bare) is Literal:
@@ -423,10 +401,6 @@ def takes(shape: Shape) -> str:
     return {bool: "true or false", str: "text"}.get(shape.bare, "a value")
 
 
-def unit(shape: Shape) -> str:
-    return next((note.name for note in shape.notes if isinstance(note, ValueUnit)), "")
-
-
 def _list(shape: Shape) -> str:
     item = shape.inside(0)
     plain = {"text": "texts", "a mapping": "mappings"}.get(takes(item)) if item is not None else None
@@ -435,7 +409,7 @@ def _list(shape: Shape) -> str:
 
 def _number_type(shape: Shape) -> str:
     noun = "a whole number" if shape.bare is int else "a number"
-    counted = unit(shape)
+    counted = noted(shape.notes, ValueUnit)
     limits = " and ".join(_limit(note) for note in shape.notes if isinstance(note, Ge | Gt | Le | Lt))
     if counted:
         return f"{noun} of {counted}" + (f", {limits}" if limits else "")
@@ -561,49 +535,36 @@ def read_form(
 
 def sound_part(form: type[F], given: Mapping[str, object], error: ValidationError, context: Any = None) -> F:
     """The form without what is wrong with it; a required key that is missing is None."""
-    left = _without(given, error, form)
+    left, before = dict(given), None
     while True:
-        lenient = _without_required(form, left)
+        for detail in error.errors(include_url=False):
+            # an item is left out with its list, for a gap in it would move the others
+            left = _without(left, [*takewhile(lambda step: isinstance(step, str), _place(detail["loc"], form))])
+        left = {} if left == before else left
+        before = left
+        missing = {
+            name: (Any, None)
+            for name, field in form.model_fields.items()
+            if field.is_required() and (field.alias or name) not in left
+        }
+        lenient = create_model(form.__name__, __base__=form, **missing)  # type: ignore[call-overload]
         try:
-            return lenient.model_validate(left, context=context)
+            found: F = lenient.model_validate(left, context=context)
         except ValidationError as again:
             # not reported: it may only be found because something was left out
             if not left:
-                return lenient.model_construct()  # a condition of the form as a whole
-            smaller = _without(left, again, form)
-            left = smaller if smaller != left else {}
+                return lenient.model_construct()  # type: ignore[no-any-return]  # a condition of the form as a whole
+            error = again
+        else:
+            return found
 
 
-def _without(given: Mapping[str, object], error: ValidationError, form: type[Form]) -> dict[str, object]:
-    left = dict(given)
-    for detail in error.errors(include_url=False):
-        where = _place(detail["loc"], form)
-        # an item is left out with its list, for a gap in it would move the others
-        steps = where[: next((n for n, step in enumerate(where) if isinstance(step, int)), len(where))]
-        if detail["type"] == "missing" and len(steps) == len(where):
-            steps = steps[:-1]
-        _drop(left, steps)
-    return left
-
-
-def _drop(given: dict[str, object], steps: Where) -> None:
-    """Leave out the entry at `steps`; the nearest one around it where it is not there."""
+def _without(given: dict[str, Any], steps: list[Any]) -> dict[str, Any]:
+    """All but the entry at `steps`, or the nearest one around it; nothing where that is the whole."""
     if not steps:
-        return
-    inner: Any = given.get(str(steps[0]))
-    if len(steps) > 1 and isinstance(inner, dict) and steps[1] in inner:
-        copy = dict(inner)
-        _drop(copy, steps[1:])
-        given[str(steps[0])] = copy
-    else:
-        given.pop(str(steps[0]), None)
-
-
-def _without_required(form: type[F], given: Mapping[str, object]) -> type[F]:
-    """The same form, but for required keys that are not there."""
-    missing = {
-        name: (Any, None)
-        for name, field in form.model_fields.items()
-        if field.is_required() and (field.alias or name) not in given
-    }
-    return create_model(form.__name__, __base__=form, **missing) if missing else form  # type: ignore[call-overload]
+        return {}
+    first, *rest = steps
+    inner = given.get(first)
+    if rest and isinstance(inner, dict) and rest[0] in inner:
+        return {**given, first: _without(inner, rest)}
+    return {key: value for key, value in given.items() if key != first}

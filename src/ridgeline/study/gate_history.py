@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, StoreError
+from ridgeline.records.json_form import Line, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class PastGate:
     commit: str = ""
 
 
+_LINE = Line(PastGate)
+
+
 def add_gate(path: Path, gate: PastGate) -> list[PastGate]:
     """All gates with this one, which is added to the file whole and on a line of its own, also where the last one was
     cut off. InputError where the file is something else, which stays as it is."""
@@ -37,7 +41,7 @@ def add_gate(path: Path, gate: PastGate) -> list[PastGate]:
                 file.seek(-1, os.SEEK_END)
                 torn = file.read(1) != b"\n"
                 file.write(b"\n" * torn)
-            file.write(json.dumps(asdict(gate)).encode() + b"\n")
+            file.write(json.dumps(plain(gate)).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -59,9 +63,7 @@ def past_gates(path: Path) -> list[PastGate]:
 
 def _gate(line: str) -> PastGate | None:
     try:
-        content = json.loads(line)
-        known = {each.name: content[each.name] for each in fields(PastGate) if each.name in content}
-        values = tuple(map(float, known["values"]))
-        return PastGate(**{**known, "values": values}) if values and min(values) > 0 else None
-    except (KeyError, TypeError, ValueError):
+        gate = _LINE.read(json.loads(line))
+    except ValueError:
         return None
+    return gate if gate.values and min(gate.values) > 0 else None

@@ -7,22 +7,22 @@ finds the file again: with an answer in the journal it is only put away, so noth
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from ridgeline.files import open_regular, write_whole
 from ridgeline.records.expression import Value
+from ridgeline.records.json_form import Line
 from ridgeline.records.study import Budget
 
 INSTRUCTIONS = "instructions"
 LARGEST_BYTES = 65536
-MOST_TRIALS, _MOST_HOURS = 10**6, 10**6
+_MOST = {"trials": 10**6, "wall_s": 3600 * 10**6, "node_hours": 10**6}
 _ID = re.compile(r"[A-Za-z0-9-]{8,64}")
 
 
@@ -37,13 +37,16 @@ class Act(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """`id` is chosen by the sender: two with the same id are one instruction."""
+    """`id` is chosen by the sender: two with the same id are one instruction. `trials`, `wall_s` and `node_hours` are
+    what is added to the budget."""
 
     id: str
     act: Act
     run: int | None = None
     point: Mapping[str, Value] = field(default_factory=dict)
-    more: Budget = field(default_factory=Budget)
+    trials: int | None = None
+    wall_s: float | None = None
+    node_hours: float | None = None
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
@@ -52,55 +55,28 @@ class Instruction:
             raise ValueError("`run` says which run to cancel, and belongs to nothing else")
         if (self.act is Act.TRY) != bool(self.point):
             raise ValueError("`point` is the setting to try, and belongs to nothing else")
-        if (self.act is Act.EXTEND) != (self.more != Budget()):
+        added = {name: amount for name in _MOST if (amount := getattr(self, name)) is not None}
+        if (self.act is Act.EXTEND) != bool(added):
             raise ValueError(
                 "`trials`, `wall_s` or `node_hours` say what to add to the budget, and belong to nothing else"
             )
+        for name, amount in added.items():
+            if not 0 < amount <= _MOST[name]:
+                raise ValueError(f"{name} must be above 0 and at most {_MOST[name]:,}")
 
     def as_line(self) -> dict[str, Any]:
-        optional: dict[str, Any] = {"run": self.run, "point": dict(self.point) or None, "trials": self.more.trials}
-        optional |= {"wall_s": self.more.wall_s, "node_hours": self.more.node_hours}
-        return {"id": self.id, "act": self.act.value, **{k: v for k, v in optional.items() if v is not None}}
+        return _LINE.write(self)
+
+
+_LINE = Line(Instruction)
 
 
 def instruction_from(line: object) -> Instruction:
     """ValueError, which says what is wrong, where it is not an instruction."""
-    if not isinstance(line, dict):
-        raise ValueError("an instruction is a JSON object")  # noqa: TRY004  its content is wrong, not our call
-    known = ("id", "act", "run", "point", "trials", "wall_s", "node_hours")
-    if unknown := [name for name in line if name not in known]:
+    known = tuple(each.name for each in fields(Instruction))
+    if isinstance(line, dict) and (unknown := [name for name in line if name not in known]):
         raise ValueError(f"an instruction has no {unknown[0]!r}; it has {', '.join(known)}")
-    act = line.get("act")
-    if act not in tuple(Act):
-        raise ValueError(f"there is no act {act!r}; choose one of {', '.join(Act)}")
-    more = Budget(
-        _amount(line, "trials", MOST_TRIALS, whole=True),
-        _amount(line, "wall_s", _MOST_HOURS * 3600),
-        _amount(line, "node_hours", _MOST_HOURS),
-    )
-    return Instruction(str(line.get("id", "")), Act(act), _run(line), _point(line), more)
-
-
-def _amount(line: Mapping[str, Any], name: str, most: float, whole: bool = False) -> Any:
-    value = line.get(name)
-    fits = type(value) is int or (type(value) is float and not whole and math.isfinite(value))
-    if value is not None and not (fits and 0 < value <= most):
-        raise ValueError(f"{name} must be a {'whole ' if whole else ''}number above 0 and at most {most:,}")
-    return value
-
-
-def _run(line: Mapping[str, Any]) -> int | None:
-    run = line.get("run")
-    if run is not None and type(run) is not int:
-        raise ValueError("run must be the number of a run")
-    return run
-
-
-def _point(line: Mapping[str, Any]) -> dict[str, Value]:
-    point = line.get("point", {})
-    if type(point) is not dict or not all(type(value) in (str, int, float, bool) for value in point.values()):
-        raise ValueError("point must be a setting: knobs and their values")
-    return point
+    return _LINE.read(line)
 
 
 def leave_instruction(root: Path, instruction: Instruction) -> None:
@@ -126,10 +102,9 @@ def waiting_instructions(root: Path) -> dict[str, Instruction | str]:
 def _read(path: Path, name: str) -> Instruction | str:
     try:
         with open_regular(path) as file:
-            instruction = instruction_from({**json.loads(file.read(LARGEST_BYTES)), "id": name})
+            return instruction_from({**json.loads(file.read(LARGEST_BYTES)), "id": name})
     except (OSError, ValueError, TypeError, RecursionError) as error:
         return f"{path.name} is not an instruction: {error}"
-    return instruction
 
 
 def put_away(root: Path, name: str) -> None:

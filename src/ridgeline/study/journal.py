@@ -10,6 +10,7 @@ import errno
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +65,8 @@ class Journal:
             _write_all(self._descriptor, line)
             os.fsync(self._descriptor)
         except OSError as error:
-            self._take_back()
+            with suppress(OSError):  # else the half line stays behind; the next open cuts it off
+                os.ftruncate(self._descriptor, self._size)
             raise failure(self.path, self.path.parent, error) from None
         self._size += len(line)
 
@@ -85,13 +87,6 @@ class Journal:
                 f"{self._place.parent}: this study folder was moved or deleted while its campaign ran, so the campaign "
                 "ended; nothing was recorded since. If it was moved, continue there with `ridgeline resume`"
             )
-
-    def _take_back(self) -> None:
-        try:
-            os.ftruncate(self._descriptor, self._size)
-        except OSError:
-            # the half line stays behind; the next open cuts it off
-            return
 
     def read(self) -> Iterator[_Event]:
         return read_events(self.path)
@@ -122,7 +117,11 @@ def _events(lines: Iterable[bytes], path: Path, before: int = 0) -> Iterator[_Ev
     damaged = 0
     for number, line in enumerate(lines, before + 1):
         if damaged:
-            raise StoreError(_damage(path, damaged))
+            raise StoreError(
+                f"{path}:{damaged}: this line is not a journal event, and others follow it; the file was edited "
+                f"or damaged. Restore a copy of it; or cut it off from line {damaged} on and resume: later runs are "
+                "repeated"
+            )
         event = _parse_line(line)
         if event is None:
             damaged = number
@@ -149,19 +148,13 @@ def _sensible(digits: str) -> int:
     return int(digits)
 
 
-def _damage(path: Path, number: int) -> str:
-    """The message about a line that is not an event and not the last one."""
-    what = f"{path}:{number}: this line is not a journal event, and others follow it; the file was edited or damaged"
-    return f"{what}. Restore a copy of it; or cut it off from line {number} on and resume: later runs are repeated"
-
-
 def _repair(path: Path, descriptor: int) -> None:
     """Finish or cut off a last line that a crash left unfinished."""
-    size = os.fstat(descriptor).st_size
-    start, tail = _last_line(descriptor, size)
-    if not tail or (tail.endswith(b"\n") and _parse_line(tail) is not None):
+    start, tail = _last_line(descriptor, os.fstat(descriptor).st_size)
+    whole = _parse_line(tail) is not None
+    if not tail or (whole and tail.endswith(b"\n")):
         return
-    if _parse_line(tail) is not None:  # complete but for its line end
+    if whole:  # complete but for its line end
         _write_all(descriptor, b"\n")
     else:
         _keep_aside(path.with_name("journal.torn"), tail)
@@ -227,11 +220,10 @@ class JournalTail:
         try:
             with open_regular(self.path) as file:
                 seen = os.fstat(file.fileno())
-                is_cut = seen.st_size < self._read_bytes
-                anew = self._file is not None and ((seen.st_dev, seen.st_ino) != self._file or is_cut)
+                before, self._file = self._file, (seen.st_dev, seen.st_ino)
+                anew = before is not None and (before != self._file or seen.st_size < self._read_bytes)
                 if anew:
                     self.restart()
-                self._file = seen.st_dev, seen.st_ino
                 file.seek(self._read_bytes)
                 lines = file.read().split(b"\n")[:-1]
         except OSError as error:

@@ -185,12 +185,10 @@ class ControllerState(JsonForm):
 
 
 def find_controller(lock: Path, journal: Path) -> ControllerState:
-    holder = holder_of(lock)
-    here, pid = socket.gethostname(), holder.get("pid")
-    host = str(holder.get("host", here))
+    holder, here = holder_of(lock), socket.gethostname()
+    host, pid = str(holder.get("host", here)), holder.get("pid")
+    pid = pid if isinstance(pid, int) else None
+    presence = Presence.GONE if pid is None or _is_gone(holder) else Presence.HERE
     if host != here:
         presence = Presence.ELSEWHERE
-    else:
-        presence = Presence.GONE if not isinstance(pid, int) or _is_gone(holder) else Presence.HERE
-    known = pid if isinstance(pid, int) else None
-    return ControllerState(presence, known, host, str(holder.get("since", "")), journal.stat().st_mtime)
+    return ControllerState(presence, pid, host, str(holder.get("since", "")), journal.stat().st_mtime)

@@ -95,13 +95,10 @@ class Notifier:
             self._thread.join(limit_s)
 
     def _notify_all(self) -> None:
-        ways: dict[str, Callable[[NotifyChoice, Mapping[str, Any]], None]] = {
-            "webhook": _webhook, "command": _command,
-        }  # fmt: skip
         while (alert := self._waiting.get()) is not None:
             for way in self.choice.ways:
                 try:
-                    ways[way](self.choice, alert)
+                    (_webhook if way == "webhook" else _command)(self.choice, alert)
                 except Exception as error:  # whatever a hook does, `keep` goes on
                     if way not in self._broken:
                         self._broken.add(way)

@@ -46,9 +46,13 @@ from ridgeline.study.forms import (
     Variable,
     accepted_by,
 )
-from ridgeline.study.site_file import PricesForm, SiteForm
+from ridgeline.study.site_file import PricesForm, Secrets, SiteForm
 
 # The stages of a campaign in a study file and whom to tell of its end, as forms; defaults are those of the records.
+
+
+_NoneUnlessSaid = Annotated[Text, DefaultText("none")]
+_Limit = Annotated[Duration, FieldName("limit_s")]
 
 
 class BaselineForm(Form):
@@ -115,9 +119,7 @@ class ProfileForm(Form):
     after: Annotated[Duration, FieldName("after_s")] = Field(
         description="How long the load runs before torch or nsys begins to record."
     )
-    limit: Annotated[Duration, FieldName("limit_s")] = Field(
-        description="A torch trace or nsys report that isn't complete after this long is cut off."
-    )
+    limit: _Limit = Field(description="A torch trace or nsys report that isn't complete after this long is cut off.")
     size: Annotated[Size, Field(gt=0), FieldName("size_bytes"), DefaultText("500 MB")] = Field(
         description="Torch traces or nsys reports larger than this, all ranks together, end the run and are deleted."
     )
@@ -146,13 +148,11 @@ class NotifyForm(Form):
         'mails are gone; write `command: mail -s "$RIDGELINE_ALERT" me@example.org`, which gets the alert on its input',
     )
 
-    webhook: Annotated[Text, DefaultText("none")] = Field(
-        description="An address to POST each alert to, as JSON with `text` and its parts."
-    )
-    webhook_env: Annotated[Text, DefaultText("none")] = Field(
+    webhook: _NoneUnlessSaid = Field(description="An address to POST each alert to, as JSON with `text` and its parts.")
+    webhook_env: _NoneUnlessSaid = Field(
         description="The environment variable that holds that address, where it is a secret."
     )
-    command: Annotated[Text, DefaultText("none")] = Field(
+    command: _NoneUnlessSaid = Field(
         description="A shell line: the alert in $RIDGELINE_ALERT, and as JSON on its input."
     )
     most_an_hour: Annotated[int, ValueUnit("alerts")] = Field(
@@ -299,7 +299,6 @@ class GuardForm(Form):
 _GuardChoice = Annotated[
     Annotated[str, Tag("<text>")] | Annotated[GuardForm, Tag("<mapping>")],
     TEXT_OR_MAPPING,
-    FieldName,
     Accepts("a sentence such as `error < 1e-6`, or a mapping"),
 ]
 
@@ -318,7 +317,7 @@ class BudgetForm(Form):
     node_hours: Annotated[float | None, ValueUnit("node-hours"), DefaultText("no limit")] = Field(
         gt=0, description="Nodes x hours over all runs, retries included."
     )
-    grant: Annotated[Text, DefaultText("none")] = Field(
+    grant: _NoneUnlessSaid = Field(
         description="The file of a grant that studies and people share: `ridgeline site grant create` makes one."
     )
 
@@ -335,9 +334,7 @@ class JobForm(Form):
     ranks_per_node: Annotated[_CountOf, DefaultText("1")] = Field(description="MPI ranks on each node.")
     cores: Annotated[_CountOf, DefaultText("the site decides")] = Field(description="Cores on each node.")
     gpus: Annotated[_CountOf, DefaultText("0")] = Field(description="GPUs on each node.")
-    limit: Annotated[Duration, FieldName("limit_s")] = Field(
-        description="A run that takes longer is ended and counts as a time-out."
-    )
+    limit: _Limit = Field(description="A run that takes longer is ended and counts as a time-out.")
     silence: Annotated[Duration | None, FieldName("silence_limit_s"), DefaultText("no limit")] = Field(
         description="A run that writes nothing for this long is ended as a hang."
     )
@@ -376,6 +373,12 @@ _BuildText = Annotated[
 ]
 
 
+def _named(lines: list[str]) -> list[str]:
+    if not any(line.strip() for line in lines):
+        raise ValueError("is empty; name at least one")
+    return lines
+
+
 def _inside_the_build(patterns: list[str]) -> list[str]:
     for pattern in patterns:
         path = PurePosixPath(pattern)
@@ -384,8 +387,7 @@ def _inside_the_build(patterns: list[str]) -> list[str]:
         try:
             any(_NOWHERE.glob(pattern))
         except (ValueError, NotImplementedError) as error:
-            if pattern.strip():  # an empty list of names is reported elsewhere
-                raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
+            raise ValueError(f"{pattern!r} is not a pattern of file names ({error}); correct it") from None
     return patterns
 
 
@@ -397,15 +399,17 @@ class BuildsForm(Form):
 
     makes = Builds
 
-    make: Lines = Field(description="Shell commands with {knob} fields; one text or a list of lines.")
-    keep: Annotated[Lines, AfterValidator(_inside_the_build)] = Field(
+    make: Annotated[Lines, AfterValidator(_named)] = Field(
+        description="Shell commands with {knob} fields; one text or a list of lines."
+    )
+    keep: Annotated[Lines, AfterValidator(_named), AfterValidator(_inside_the_build)] = Field(
         description="Files or globs to keep of the build; everything else is removed."
     )
     sources: Annotated[Lines, DefaultText("files that the commands name")] = Field(
         description="Files or globs beside the study file that the commands need."
     )
     env: dict[Variable, _BuildText] = Field(description="Environment of the build commands; {knob} fields allowed.")
-    limit: Annotated[Duration, FieldName("limit_s")] = Field(description="A build that takes longer is ended.")
+    limit: _Limit = Field(description="A build that takes longer is ended.")
     where: Literal["here", "site"] = Field(
         description="`here`: on this machine, one by one; `site`: as its jobs, with its modules, several at once.",
     )
@@ -459,7 +463,7 @@ class StudyForm(Form):
         default="local",
         description="Where it runs: `local`, a site file's path, a known site's name, or the site itself.",
     )
-    secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
+    secrets: Secrets = Field(
         default=[],
         description="Variables of your environment that hold keys or passwords: referred to, never written down.",
     )
@@ -522,107 +526,69 @@ class StudyForm(Form):
 
 # The JSON schemas of study files, site files, and other files that name a site: for editors.
 
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _Schema = dict[str, Any]
-
-
-def _definitions(forms: Iterable[type[Form]]) -> dict[str, _Schema]:
-    """The schema of each form and of every form in it, by class name."""
-    _, document = models_json_schema([(form, "validation") for form in dict.fromkeys(forms)], by_alias=True)
-    defined: dict[str, _Schema] = document["$defs"]
-    return defined
-
-
-def _ref(name: str) -> _Schema:
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _chosen_by(key: str, own: _Schema, offered: Mapping[str, _Schema | None], default: str = "") -> _Schema:
-    """A mapping whose value of `key` decides which further keys it may have, beside those of `own`.
-
-    Where a part offers no schema (None), any further keys are allowed. `default` is what counts without the key.
-    """
-    return {"description": own.get("description", ""), "oneOf": [*_variants(key, own, offered, default)]}
-
-
-def _variants(key: str, own: _Schema, offered: Mapping[str, _Schema | None], default: str) -> Iterable[_Schema]:
-    for name, schema in offered.items():
-        mine = schema or {}
-        properties = {**own["properties"], **mine.get("properties", {})}
-        properties[key] = {"const": name, "description": own["properties"][key]["description"]}
-        required = [*own.get("required", []), *mine.get("required", []), *([] if name == default else [key])]
-        yield {
-            "title": name,
-            "description": mine.get("description", ""),
-            "type": "object",
-            "properties": properties,
-            "required": list(dict.fromkeys(required)),
-            "additionalProperties": schema is None,
-        }
-
-
-def _decided_by(key: str, own: _Schema, inner: str, offered: Mapping[str, _Schema], default: str) -> _Schema:
-    """A mapping whose value of `key` decides what its key `inner` holds; under other values, that is free."""
-    rules = []
-    for name, schema in offered.items():
-        condition: _Schema = {"properties": {key: {"const": name}}}
-        if name != default:
-            condition["required"] = [key]
-        rules.append({"if": condition, "then": {"properties": {inner: schema}}})
-    return {**own, "allOf": rules}
-
-
 _Forms = Mapping[str, type[Form] | None]  # of all parts of a room by name; None for a part that offers none
 
 
 def study_schema(workloads: _Forms, samplers: _Forms, executors: _Forms) -> _Schema:
-    offered = [*_offered(workloads).values(), *_offered(samplers).values()]
-    defined = _definitions([StudyForm, SiteForm, *_offered(executors).values(), *offered])
-    schemas = {form: defined[form.__name__] for form in offered}
-    study = defined.pop(StudyForm.__name__)
-    kinds = {name: schemas[form] if form else None for name, form in workloads.items()}
-    defined["WorkloadForm"] = _chosen_by("kind", defined["WorkloadForm"], kinds)
-    searches = {name: schemas[form] if form else None for name, form in samplers.items()}
-    usual = SearchForm.model_fields["sampler"].default
-    defined["SearchForm"] = _chosen_by("sampler", defined["SearchForm"], searches, default=usual)
-    defined["SiteForm"] = _site_with(defined, executors)
+    parts = dict.fromkeys(form for form in (*workloads.values(), *samplers.values()) if form is not None)
+    defined = _definitions([StudyForm, *parts], executors)
+    own = {form: defined.pop(form.__name__) for form in parts}  # their keys stand in the mapping that chooses them
+    for chooser, key, offered in ((WorkloadForm, "kind", workloads), (SearchForm, "sampler", samplers)):
+        common, usual = defined[chooser.__name__], chooser.model_fields[key].default
+        variants = [_variant(key, name, common, own[form] if form else None, usual) for name, form in offered.items()]
+        defined[chooser.__name__] = {"description": common["description"], "oneOf": variants}
     for key, better in (("maximize", "higher"), ("minimize", "lower")):
         # offered while typing, and no more: a study may declare metrics of its own
         defined["GoalForm"]["properties"][key]["examples"] = [
             m.name for m in known_metrics().values() if m.better == better
         ]
-    study["properties"]["site"] = _name_or_site(study)
-    for form in schemas:  # their keys are now part of the mappings that choose them
-        del defined[form.__name__]
-    return {"$schema": _DIALECT, "$id": "ridgeline-study-1", **study, "$defs": defined}
+    return _document(StudyForm, "ridgeline-study-1", defined)
 
 
-def schema_with_site(form: type[Form], name: str, executors: _Forms) -> _Schema:
-    """Of a file whose `site` is a name or the mapping itself, as a deployment file's."""
-    defined = _definitions([form, SiteForm, *_offered(executors).values()])
+def file_schema(form: type[Form], name: str, executors: _Forms) -> _Schema:
+    """Of a site file, or of one whose `site` is a name or the mapping itself, as a deployment file's."""
+    return _document(form, name, _definitions([form], executors))
+
+
+def _definitions(forms: Iterable[type[Form]], executors: _Forms) -> dict[str, _Schema]:
+    """The schema of each form and of every form in it, by class name; a site's options are those of its executor."""
+    options = {batch: form for batch, form in executors.items() if form is not None}
+    wanted: dict[type[Form], None] = dict.fromkeys([*forms, SiteForm, *options.values()])
+    _, document = models_json_schema([(form, "validation") for form in wanted], by_alias=True)
+    defined: dict[str, _Schema] = document["$defs"]
+    usual = SiteForm.model_fields["batch"].default
+    defined["SiteForm"]["allOf"] = [
+        {
+            "if": {"properties": {"batch": {"const": batch}}, "required": [] if batch == usual else ["batch"]},
+            "then": {"properties": {"options": _ref(form)}},
+        }
+        for batch, form in options.items()
+    ]
+    return defined
+
+
+def _ref(form: type[Form]) -> _Schema:
+    return {"$ref": f"#/$defs/{form.__name__}"}
+
+
+def _variant(key: str, name: str, common: _Schema, own: _Schema | None, usual: object) -> _Schema:
+    """The mapping with this value of `key`: the keys of all and its own, or any where it says none."""
+    mine = own or {}
+    chosen = {key: {"const": name, "description": common["properties"][key]["description"]}}
+    required = [*common.get("required", []), *mine.get("required", []), *([] if name == usual else [key])]
+    return {
+        "title": name,
+        "description": mine.get("description", ""),
+        "type": "object",
+        "properties": common["properties"] | mine.get("properties", {}) | chosen,
+        "required": list(dict.fromkeys(required)),
+        "additionalProperties": own is None,
+    }
+
+
+def _document(form: type[Form], name: str, defined: dict[str, _Schema]) -> _Schema:
     schema = defined.pop(form.__name__)
-    defined["SiteForm"] = _site_with(defined, executors)
-    schema["properties"]["site"] = _name_or_site(schema)
-    return {"$schema": _DIALECT, "$id": name, **schema, "$defs": defined}
-
-
-def _name_or_site(schema: _Schema) -> _Schema:
-    site = schema["properties"]["site"]
-    return {**site, "type": ["string", "object"], "if": {"type": "object"}, "then": _ref(SiteForm.__name__)}
-
-
-def site_schema(executors: _Forms) -> _Schema:
-    defined = _definitions([SiteForm, *_offered(executors).values()])
-    site = _site_with(defined, executors)
-    del defined[SiteForm.__name__]
-    return {"$schema": _DIALECT, "$id": "ridgeline-site-1", **site, "$defs": defined}
-
-
-def _offered(parts: _Forms) -> dict[str, type[Form]]:
-    return {name: form for name, form in parts.items() if form is not None}
-
-
-def _site_with(defined: Mapping[str, _Schema], executors: _Forms) -> _Schema:
-    options = {batch: _ref(form.__name__) for batch, form in _offered(executors).items()}
-    default = SiteForm.model_fields["batch"].default
-    return _decided_by("batch", defined[SiteForm.__name__], "options", options, default)
+    if site := schema["properties"].get("site"):
+        site |= {"type": ["string", "object"], "if": {"type": "object"}, "then": _ref(SiteForm)}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": name, **schema, "$defs": defined}

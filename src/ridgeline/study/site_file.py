@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,9 +27,14 @@ from ridgeline.study.forms import (
     Variable,
     read_form,
 )
-from ridgeline.study.yaml_tree import YamlTree, dotted, parse_yaml, read_text
+from ridgeline.study.yaml_tree import dotted, in_order_of_lines, parse_yaml, read_text
 
 # The site file as a form: what every site may say. What only one executor knows is in that executor's own form.
+
+
+_NoneUnlessSaid = Annotated[OneLine, DefaultText("none")]
+_Dollars = Annotated[float | None, Field(ge=0), ValueUnit("dollars"), DefaultText("not known")]
+Secrets = Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")]
 
 
 class PricesForm(Form):
@@ -38,15 +42,9 @@ class PricesForm(Form):
 
     makes = Prices
 
-    node_hour: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
-        ge=0, description="An hour of one node."
-    )
-    gpu_hour: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
-        ge=0, description="An hour of one GPU, where nodes have no price."
-    )
-    kwh: Annotated[float | None, ValueUnit("dollars"), DefaultText("not known")] = Field(
-        ge=0, description="A kilowatt-hour, where it is paid for beside the hours."
-    )
+    node_hour: _Dollars = Field(description="An hour of one node.")
+    gpu_hour: _Dollars = Field(description="An hour of one GPU, where nodes have no price.")
+    kwh: _Dollars = Field(description="A kilowatt-hour, where it is paid for beside the hours.")
     co2_g_per_kwh: Annotated[float | None, ValueUnit("grams"), DefaultText("not known")] = Field(
         ge=0, description="Carbon intensity: grams of CO2 for a kilowatt-hour."
     )
@@ -94,33 +92,31 @@ class SiteForm(Form):
     launcher: Literal[tuple(LAUNCHERS)] = Field(  # type: ignore[valid-type]  # the names are records.launch's
         description="How programs with several ranks are started."
     )
-    launcher_options: Annotated[OneLine, DefaultText("none")] = Field(
-        description="Extra options for the launcher, as you would type them."
-    )
+    launcher_options: _NoneUnlessSaid = Field(description="Extra options for the launcher, as you would type them.")
     modules: Annotated[SingleLines, DefaultText("none")] = Field(
         description="Modules that are loaded before the command."
     )
     setup: Annotated[Lines, DefaultText("none")] = Field(description="Shell lines before the command.")
-    container: Annotated[OneLine, DefaultText("none")] = Field(
+    container: _NoneUnlessSaid = Field(
         description="An image: a file beside the site file, a full path, or docker://… (for pyxis also a .sqsh file).",
     )
     container_runtime: Literal[CONTAINER_RUNTIMES] = Field(  # type: ignore[valid-type]  # records.launch's
         description="What starts the container: apptainer (or singularity), or pyxis, Slurm's plugin for enroot, which "
         "needs `batch: slurm` and `launcher: srun` or none.",
     )
-    container_options: Annotated[OneLine, DefaultText("none")] = Field(
+    container_options: _NoneUnlessSaid = Field(
         description="Extra options for `apptainer exec`, or of pyxis for `srun`, as you would type them."
     )
     container_mounts: Annotated[SingleLines, DefaultText("none")] = Field(
         description="Paths of the node that the container sees, as PATH or HOST:INSIDE. Pyxis sees the study folder "
         "and the job's scratch by itself.",
     )
-    scratch: Annotated[OneLine, DefaultText("none")] = Field(
+    scratch: _NoneUnlessSaid = Field(
         description="A folder on the nodes: each job gets its own in it as $RIDGELINE_SCRATCH, removed at its end.",
     )
     env: Environment = Field(description="Environment of every job.")
-    secrets: Annotated[list[Variable], Accepts("a list of variables such as [HF_TOKEN]"), DefaultText("none")] = Field(
-        description="Variables that hold keys or passwords: run.sh refers to them, no file holds their value.",
+    secrets: Secrets = Field(
+        description="Variables that hold keys or passwords: run.sh refers to them, no file holds their value."
     )
     jobs_at_once: Annotated[int, ValueUnit("jobs")] = Field(ge=1, description="How many jobs may be queued or running.")
     poll_s: Annotated[float, ValueUnit("seconds")] = Field(
@@ -162,7 +158,13 @@ def load_site(named: object, relative_to: Path) -> Site:
         return site
     path = _path(named, relative_to)
     tree = parse_yaml(read_text(path), str(path))
-    return _from_tree(tree, path)
+    plain = tree.plain(written=True)
+    if not isinstance(plain, Mapping):
+        raise StudyError([*tree.problems, f"{tree.name}:1: a site file is a mapping such as `batch: slurm`"])
+    site, problems = read_site({"name": path.stem, **plain}, path.parent)
+    if lines := [*tree.problems, *(tree.message(problem.where, problem.message) for problem in problems)]:
+        raise StudyError(in_order_of_lines(lines))
+    return site
 
 
 def _path(named: object, relative_to: Path) -> Path:
@@ -179,23 +181,6 @@ def _path(named: object, relative_to: Path) -> Path:
     raise StudyError(f"{named!r} is neither a shipped site nor a file; {near(str(named), shipped_names())}")
 
 
-def _from_tree(tree: YamlTree, path: Path) -> Site:
-    problems = list(tree.problems)
-    plain = tree.plain(written=True)
-    if not isinstance(plain, Mapping):
-        raise StudyError([*problems, f"{tree.name}:1: a site file is a mapping such as `batch: slurm`"])
-    site, found = read_site({"name": path.stem, **plain}, path.parent)
-    problems += [tree.message(problem.where, problem.message) for problem in found]
-    if problems:
-        raise StudyError(sorted(problems, key=_line))
-    return site
-
-
-def _line(problem: str) -> int:
-    match = re.search(r":(\d+): ", problem)
-    return int(match[1]) if match else 0
-
-
 def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Problem]]:
     """The site of a mapping as far as it could be read, and its problems. `folder` is where its files lie.
 
@@ -204,7 +189,7 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     """
     form, problems = read_form(SiteForm, given, folder)
     options = dict(form.options)
-    if (own := _options_form(form.batch)) is not None:
+    if (own := form_of("executors", form.batch)) is not None:
         read, found = read_form(own, options, folder, under=("options",))
         problems += found
         options = read.model_dump(exclude_unset=True)
@@ -221,9 +206,10 @@ def read_site(given: Mapping[str, object], folder: Path) -> tuple[Site, list[Pro
     return site, problems
 
 
-def _options_form(batch: str) -> type[Form] | None:
+def form_of(room: str, name: str) -> type[Form] | None:
+    """The form of the keys of this part; None where it has none, or is not installed here."""
     try:
-        form: type[Form] | None = getattr(catalog.part("executors", batch), "form", None)
-    except InputError:  # the reason is given when something is to be run there
+        form: type[Form] | None = getattr(catalog.part(room, name), "form", None)
+    except InputError:  # the reason is given when something is to be run with it
         return None
     return form

@@ -15,6 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ def state_file(folder: Path, name: str) -> StateFile | None:
             content = file.read(_LARGEST_RESULT_BYTES)
             return StateFile(plain_lines(content), os.fstat(file.fileno()).st_mtime, name)
     except FileNotFoundError:
-        return _folded(_read_result(folder)).get(name)
+        kept = _entries(_read_result(folder)).get(name)
+        text = "" if kept is None else plain_lines(kept["text"].encode(errors="replace"))
+        return None if kept is None else StateFile(text, float(kept["changed"]))
     except OSError:
         return None
 
@@ -96,7 +99,10 @@ def put_away(folder: Path, names: Collection[str]) -> None:
     entries, loose = _entries(result), _loose_files(folder, names)
     if any(entries.get(name) != entry for name, entry in loose.items()):
         entries = _write(folder, result, entries | loose)
-    _remove(folder, [name for name, entry in loose.items() if entries.get(name) == entry])
+    for name, entry in loose.items():
+        if entries.get(name) == entry:
+            with suppress(OSError):  # nothing is lost where it stays, and a campaign does not end for a file too many
+                (folder / name).unlink(missing_ok=True)
 
 
 def _read_result(folder: Path) -> dict[str, Any]:
@@ -110,14 +116,11 @@ def _read_result(folder: Path) -> dict[str, Any]:
 
 def _write(folder: Path, result: Mapping[str, Any], entries: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in result.items() if name != STATE_KEY]
-    lines.append(f'"{STATE_KEY}": {{{", ".join(_line(name, entry) for name, entry in entries.items())}\n }}')
+    kept = ", ".join(f"\n  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items())
+    lines.append(f'"{STATE_KEY}": {{{kept}\n }}')
     text = "{\n " + ",\n ".join(lines) + "\n}\n"
     write_whole(folder / RESULT_FILE, text)
     return entries if len(text) <= _LARGEST_RESULT_BYTES else {}
-
-
-def _line(name: str, entry: Mapping[str, Any]) -> str:
-    return f"\n  {json.dumps(name)}: {json.dumps(entry)}"
 
 
 def _entries(result: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -131,21 +134,6 @@ def _is_entry(entry: object) -> bool:
         return False
     is_date = type(entry["changed"]) in (int, float) and 0 <= entry["changed"] < _LAST_DATE_S
     return is_date and len(entry["text"]) <= LARGEST_STATE_BYTES
-
-
-def _folded(result: Mapping[str, Any]) -> dict[str, StateFile]:
-    entries = _entries(result)
-    return {
-        n: StateFile(plain_lines(e["text"].encode(errors="replace")), float(e["changed"])) for n, e in entries.items()
-    }
-
-
-def _remove(folder: Path, names: Iterable[str]) -> None:
-    for name in names:
-        try:
-            (folder / name).unlink(missing_ok=True)
-        except OSError:
-            continue  # nothing is lost where it stays, and a campaign does not end for a file too many
 
 
 # The end of what a program writes while it runs: plain text that any face can show, whatever the program wrote.

@@ -9,13 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ridgeline import catalog
-from ridgeline.errors import InputError, StudyError, nearest_first
+from ridgeline.errors import StudyError, nearest_first
 from ridgeline.files import below_home, is_there
 from ridgeline.records.expression import Expression, ExpressionError, is_number
 from ridgeline.records.guard import Closeness, Guard, parse_guard
 from ridgeline.records.site import LOCAL, Site, counted_twice
+from ridgeline.records.space import Space
 from ridgeline.records.study import (
+    COUNTS,
     Builds,
     ConfirmStage,
     Goal,
@@ -27,13 +28,14 @@ from ridgeline.records.study import (
 from ridgeline.records.template import unknown_fields
 from ridgeline.stats.verdict import FEWEST_BLOCKS
 from ridgeline.study.forms import problems_of, read_form, sound_part
-from ridgeline.study.schema import ConfirmForm, StudyForm, WorkloadForm, margin_of
-from ridgeline.study.site_file import SHIPPED, load_site, read_site
-from ridgeline.study.study_space import Reporter, build_space, checked_point, known_name_problem, parsed
-from ridgeline.study.yaml_tree import Where, YamlTree, parse_yaml, read_text
+from ridgeline.study.schema import ConfirmForm, NotifyForm, StudyForm, WorkloadForm, margin_of
+from ridgeline.study.site_file import SHIPPED, form_of, load_site, read_site
+from ridgeline.study.study_space import Reporter, build_space, checked_point, parsed
+from ridgeline.study.yaml_tree import Where, YamlTree, in_order_of_lines, parse_yaml, read_text
 
-COUNTS = ("nodes", "ranks_per_node", "cores", "gpus")
-_OF_0_2 = {"notify": ("mail", "mail_from", "smtp")}  # keys that were taken back since
+_GUARD_REMEDY = (
+    '; write e.g. `error < 1e-6`, `energy within 1e-6 of baseline`, or `stdout contains "pattern"` with the quotes'
+)
 
 
 @dataclass(frozen=True)
@@ -105,25 +107,16 @@ def read_study_file(
     if file is None or problems:
         if file is None and form.workload is not None:
             problems += _workload_problems(form.workload, folder, tree)
-        raise StudyError(sorted(dict.fromkeys(problems), key=line_number), partly=file)
+        raise StudyError(in_order_of_lines(problems), partly=file)
     return file
 
 
 def _workload_problems(form: WorkloadForm, folder: Path, tree: YamlTree) -> list[str]:
     """Of a study of which there is too little to ask the workload itself: what its form says."""
-    try:
-        own = getattr(catalog.part("workloads", form.kind), "form", None)
-    except InputError:
-        return []  # said once the rest is right
-    if own is None:
-        return []
+    if (own := form_of("workloads", form.kind)) is None:
+        return []  # a name that nobody knows is said once the rest is right
     _, found = read_form(own, form.model_extra or {}, folder, ("workload",))
     return [tree.message(problem.where, problem.message) for problem in found]
-
-
-def line_number(problem: str) -> tuple[int, str]:
-    parts = problem.split(":", 2)
-    return (int(parts[1]) if len(parts) > 2 and parts[1].isdigit() else 0, problem)
 
 
 def _form(tree: YamlTree, written: bool, to_run: bool) -> tuple[StudyForm, list[str], set[str]]:
@@ -133,9 +126,8 @@ def _form(tree: YamlTree, written: bool, to_run: bool) -> tuple[StudyForm, list[
         raise StudyError(
             [*tree.problems, f"{tree.name}:{tree.root.line}: not a mapping; a study starts with `version: 1`"]
         )
-    for key, taken_back in _OF_0_2.items() if not to_run else ():  # a folder still opens
-        if isinstance(given := content.get(key), dict):
-            content[key] = {name: value for name, value in given.items() if name not in taken_back}
+    if not to_run and isinstance(given := content.get("notify"), dict):  # a folder of release 0.2 still opens
+        content["notify"] = {name: value for name, value in given.items() if name not in NotifyForm.elsewhere}
     try:
         return StudyForm.model_validate(content), list(tree.problems), set()
     except ValidationError as error:
@@ -163,7 +155,6 @@ class _Assembly:
         goal, second = self.goal(), self.goal("second_goal")
         search, confirm = self.stage("search"), self.stage("confirm")
         guards = tuple(g for i, text in enumerate(form.guards) if (g := self.guard(i, text)) is not None)
-        builds = self.builds()
         site = self.site(problems)
         site = replace(site, secrets=tuple(dict.fromkeys((*site.secrets, *form.secrets))))
         if form.prices is not None:
@@ -172,12 +163,7 @@ class _Assembly:
             self.report(("prices" if form.prices is not None else "site",), twice)
         if space is None or goal is None:
             return None
-        job = replace(self.job(space.names), optional=space.optional)
-        counts = {name: count for name in COUNTS if (count := getattr(job, name)) is not None}
-        job = replace(job, **{name: count.reading(space.numbers) for name, count in counts.items()})
-        if builds is not None:
-            self.check_build_fields(builds, space.names)
-            builds = replace(builds, optional=space.optional)
+        job, builds = self.job(space), self.builds(space)
         baseline = None
         if "baseline" not in self.doubted:
             baseline = checked_point(space, form.baseline, ("baseline",), self.report)
@@ -241,32 +227,26 @@ class _Assembly:
         return stage
 
     def guard(self, index: int, form: Any) -> Guard | None:
-        where = ("guards", index)
         if not isinstance(form, str):
             reference = None if form.of == "baseline" else float(form.of)
             return Closeness(form.metric, form.within.abs_, form.within.rel, reference)
         try:
-            guard = parse_guard(form)
+            return parse_guard(form)
         except ExpressionError as error:
-            self.report(where, f"{error}{_guard_remedy(form, str(error))}")
+            remedy = "" if "; " in str(error) else _GUARD_REMEDY
+            self.report(("guards", index), f"{error}{remedy}")
             return None
-        if isinstance(guard, Closeness) and not (
-            0 <= guard.abs_tol < float("inf") and 0 <= guard.rel_tol < float("inf")
-        ):
-            self.report(where, "the tolerance must be a finite number; write 0 or more, such as 1e-9")
-            return None
-        return guard
 
-    def job(self, settings: Collection[str]) -> JobLimits:
+    def job(self, space: Space) -> JobLimits:
         form = self.form.job
-        counts: dict[str, Any] = {}
+        counts: dict[str, Expression | None] = dict.fromkeys(COUNTS)
         for name in COUNTS:
-            text = getattr(form, name)
-            counts[name] = None if text is None else parsed(text, ("job", name), self.report)
-            known_name_problem(counts[name], settings, ("job", name), self.report)
+            text, where = getattr(form, name), ("job", name)
+            if text is not None and (count := parsed(text, space.names, where, self.report)) is not None:
+                counts[name] = count.reading(space.numbers)
         for index, text in enumerate(form.modules):
-            self.check_fields(("job", "modules", index), text, settings)
-        limits: JobLimits = form.record(**counts)
+            self.check_fields(("job", "modules", index), text, space.names)
+        limits: JobLimits = form.record(**counts, optional=space.optional)
         return limits
 
     def check_counts(self, job: JobLimits, settings: Mapping[str, object]) -> None:
@@ -297,21 +277,15 @@ class _Assembly:
                     )
         return {group: tuple(names) for group, names in self.form.groups.items()}
 
-    def builds(self) -> Builds | None:
-        form = self.form.builds
-        if form is None:
+    def builds(self, space: Space) -> Builds | None:
+        if self.form.builds is None:
             return None
-        for name in ("make", "keep"):
-            if not any(line.strip() for line in getattr(form, name)):
-                self.report(("builds", name), "is empty; name at least one")
-        builds: Builds = form.record()
+        builds: Builds = self.form.builds.record(optional=space.optional)
+        for index, line in enumerate(builds.make):
+            self.check_fields(("builds", "make", index), line, space.names)
+        for name, text in builds.env.items():
+            self.check_fields(("builds", "env", name), text, space.names)
         return builds
-
-    def check_build_fields(self, builds: Builds, settings: Collection[str]) -> None:
-        places: list[tuple[Where, str]] = [(("builds", "make", index), line) for index, line in enumerate(builds.make)]
-        places += [(("builds", "env", name), text) for name, text in builds.env.items()]
-        for where, text in places:
-            self.check_fields(where, text, settings)
 
     def check_fields(self, where: Where, text: str, settings: Collection[str]) -> None:
         for name in unknown_fields(text, settings):
@@ -336,13 +310,3 @@ class _Assembly:
                 for line in error.problems:
                     self.report(("site",), line)
             return LOCAL
-
-
-def _guard_remedy(sentence: str, error: str) -> str:
-    if "; " in error:
-        return ""
-    if "regular expression" in error:
-        return "; correct the pattern"
-    if " contains " in sentence or " lacks " in sentence:
-        return '; for text write: stdout contains "pattern", with the quotes'
-    return "; write e.g. `error < 1e-6` or `energy within 1e-6 of baseline`"

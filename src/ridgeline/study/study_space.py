@@ -48,9 +48,7 @@ def build_space(form: StudyForm, report: Reporter) -> Space | None:
     rules = []
     names = [*form.space, *form.derived]
     for index, rule in enumerate(form.rules):
-        expression = parsed(rule.refuse, ("rules", index, "refuse"), found)
-        if expression is not None:
-            known_name_problem(expression, names, ("rules", index), found)
+        if (expression := parsed(rule.refuse, names, ("rules", index, "refuse"), found)) is not None:
             rules.append(Rule(expression, rule.because))
     if found.any:
         return None
@@ -112,51 +110,39 @@ class _SpaceFound:
         self.report(where, what)
 
 
-def parsed(text: str, where: Where, report: Reporter) -> Expression | None:
+def parsed(text: str, known: Collection[str], where: Where, report: Reporter) -> Expression | None:
+    """The expression, which may name what is `known`."""
     try:
-        return Expression.parse(text)
+        expression = Expression.parse(text)
     except ExpressionError as error:
         remedy = "" if "; " in str(error) else '; write it like: block > 2 and flag == "fast"'
         report(where, f"{error}{remedy}")
         return None
-
-
-def known_name_problem(expression: Expression | None, known: Collection[str], where: Where, report: Reporter) -> None:
-    for name in sorted(expression.names - set(known)) if expression else ():
+    for name in sorted(expression.names - set(known)):
         listed = ", ".join(nearest_first(name, known))
         report(where, f"{name} is not a knob or a derived value; known: {listed}")
+    return expression
 
 
-def _knob(name: str, value: object, form: StudyForm, report: Reporter) -> Knob | None:
+def _knob(name: str, value: Any, form: StudyForm, report: Reporter) -> Knob | None:
     where = ("space", name)
     _check_name(name, where, report)
     text = getattr(value, "when", None)
-    when = parsed(text, (*where, "when"), report) if text is not None else None
-    for other in sorted(when.names - set(form.space)) if when else ():
-        if other in form.derived:
-            report((*where, "when"), f"{other} is a derived value; `when` may name knobs only")
-        else:
-            known = ", ".join(nearest_first(other, form.space))
-            report((*where, "when"), f"{other} is not a knob; known: {known}")
+    when = None if text is None else parsed(text, [*form.space, *form.derived], (*where, "when"), report)
+    for other in sorted(when.names & form.derived.keys() - form.space.keys()) if when else ():
+        report((*where, "when"), f"{other} is a derived value; `when` may name knobs only")
     try:
-        return _made_knob(name, value, when, as_text=form.workload.kind == "command")
+        if isinstance(value, RangeForm):
+            return _range(name, value, when)
+        values = value.values if isinstance(value, ValuesForm) else value if isinstance(value, list) else [value]
+        return _listed(name, values, when, as_text=form.workload.kind == "command")
     except ValueError as error:
         report(where, str(error).removeprefix(f"knob {name} "))
         return None
 
 
-def _made_knob(name: str, form: Any, when: Expression | None, *, as_text: bool) -> Knob:
-    """The knob that a form of the study file describes. ValueError says what is wrong with it.
-
-    `as_text`: the program is given its values as text, so that one may be kept as it was written.
-    """
-    if isinstance(form, RangeForm):
-        return _range(name, form, when)
-    values = form.values if isinstance(form, ValuesForm) else form if isinstance(form, list) else [form]
-    return _listed(name, values, when, as_text)
-
-
-def _listed(name: str, values: Sequence[Value], when: Expression | None, as_text: bool) -> Knob:
+def _listed(name: str, values: Sequence[Value], when: Expression | None, *, as_text: bool) -> Knob:
+    """`as_text`: the program is given its values as text, so that one may be kept as it was written."""
     if not values:
         raise ValueError("no values; list at least one")
     written = [value for value in values if isinstance(value, WrittenNumber)]
@@ -254,9 +240,7 @@ def _derived(name: str, text: str, form: StudyForm, report: Reporter) -> Express
     _check_name(name, where, report)
     if name in form.space:
         report(where, "is also a knob in space; rename one of them")
-    expression = parsed(text, where, report)
-    known_name_problem(expression, [*form.space, *form.derived], where, report)
-    return expression
+    return parsed(text, [*form.space, *form.derived], where, report)
 
 
 def _check_name(name: str, where: Where, report: Reporter) -> None:
@@ -272,7 +256,11 @@ def checked_point(space: Space, values: Mapping[str, Value], where: Where, repor
     point: dict[str, Value] = {k.name: k.values[0] for k in space.knobs if isinstance(k, Discrete) and k.count == 1}
     for name, value in values.items():
         if name in space.by_name:
-            _take(point, space.by_name[name], value, (*where, name), found)
+            knob = space.by_name[name]
+            if (own := knob.meant(value)) is None:
+                what = f"{shown(value)} is not in the space ({_domain(knob)}); add it to space.{name} or change it"
+                found((*where, name), what)
+            point[name] = own
         elif name in space.derived:
             found((*where, name), "is a derived value and follows from the knobs; leave it out")
         else:
@@ -284,14 +272,6 @@ def checked_point(space: Space, values: Mapping[str, Value], where: Where, repor
         return None
     _check_rules(space, point := space.restrict(point), where, found)
     return None if found.any else point
-
-
-def _take(point: dict[str, Value], knob: Knob, value: Value, where: Where, report: Reporter) -> None:
-    own = knob.meant(value)
-    if own is None:
-        report(where, f"{shown(value)} is not in the space ({_domain(knob)}); add it to space.{knob.name} or change it")
-    else:
-        point[knob.name] = own
 
 
 def _domain(knob: Knob) -> str:
@@ -321,21 +301,12 @@ def _check_presence(
 
 
 def _check_rules(space: Space, point: Mapping[str, Value], where: Where, report: Reporter) -> None:
-    try:
-        settings = space.settings(point)
-    except ExpressionError as error:
-        report(where, f"a derived value cannot be computed here: {error}; change one of the two")
+    if fault := space.fault(point):
+        place, why = fault
+        report(place, f"at the {dotted(where)}: {why}; change one of the two")
         return
+    settings = space.settings(point)
     for index, rule in enumerate(space.rules):
-        try:
-            refused = rule.refuse.evaluate(settings)
-        except ExpressionError as error:
-            report(("rules", index), f"cannot be evaluated at the {dotted(where)}: {error}; change one of the two")
-            continue
-        if refused and not isinstance(refused, bool):
-            what = f"{rule.refuse.text!r} is {refused!r} at the {dotted(where)}, neither true nor false"
-            report(("rules", index, "refuse"), f"{what}; write a comparison, such as {rule.refuse.text} > 0")
-            continue
-        if refused:
-            what = f"is refused by rules[{index}] ({rule.refuse.text}): {rule.because}; change one of the two"
-            report(where, what)
+        if rule.refuse.holds(settings):
+            report(where, f"is refused by rules[{index}] ({rule.refuse.text}): {rule.because}; change one of the two")
+            return

@@ -9,14 +9,14 @@ because YAML readers disagree whether 010 is ten or eight, and 012e4 a number or
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
 
 from ridgeline.errors import StudyError
-from ridgeline.files import open_regular
+from ridgeline.files import read_regular
 from ridgeline.records.expression import as_written, is_number, plain_number
 
 _Step = str | int
@@ -101,6 +101,16 @@ class YamlTree:
         return f"{self.name}:{self.line_of(where)}: {place + ': ' if place else ''}{what}"
 
 
+def in_order_of_lines(problems: Iterable[str]) -> list[str]:
+    """Each problem once, by the line it names."""
+
+    def line(problem: str) -> tuple[int, str]:
+        number = problem.split(":", 2)[1:2]
+        return (int(number[0]) if number and number[0].isdigit() else 0, problem)
+
+    return sorted(dict.fromkeys(problems), key=line)
+
+
 def dotted(where: Where) -> str:
     """`rules[1].refuse` for ("rules", 1, "refuse")."""
     return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in where).lstrip(".")
@@ -109,17 +119,14 @@ def dotted(where: Where) -> str:
 def read_text(path: Path) -> str:
     """The text of a study or site file; StudyError where it cannot be one."""
     try:
-        if path.is_dir():
-            raise StudyError(f"{path}: this is a folder; name the YAML file in it")
-        with open_regular(path) as file:
-            raw = file.read(_LARGEST_FILE_BYTES + 1)
+        raw = read_regular(path, _LARGEST_FILE_BYTES)
+    except IsADirectoryError:
+        raise StudyError(f"{path}: this is a folder; name the YAML file in it") from None
     except FileNotFoundError:
         raise StudyError(f"{path}: no such file; check the spelling") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise StudyError(f"{path}: cannot be read ({reason}); check the path and its permissions") from None
-    if len(raw) > _LARGEST_FILE_BYTES:
-        raise StudyError(f"{path}:1: larger than {_LARGEST_FILE_BYTES >> 20} MiB; this is hardly a study or site file")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ridgeline import catalog
-from ridgeline.study.forms import Accepts, Form, field_shape, fields, unit
+from ridgeline.study.forms import Accepts, Form, ValueUnit, field_shape, fields, noted
 from ridgeline.study.schema import StudyForm
 from ridgeline.study.site_file import SiteForm
 from scripts.reference_pages import COMMAND, KeyRow, key_rows, pages
@@ -44,7 +44,7 @@ def numbers(form: type[Form]) -> Iterator[tuple[str, str]]:
     for key, field in fields(form).items():
         shape = field_shape(field)
         if shape.bare in (int, float) and not any(isinstance(note, Accepts) for note in shape.notes):
-            yield key, unit(shape)
+            yield key, noted(shape.notes, ValueUnit)
         elif shape.form is not None:
             yield from numbers(shape.form)
 

@@ -14,12 +14,13 @@ from ridgeline import catalog
 from ridgeline.cli.main import run
 from ridgeline.errors import StudyError
 from ridgeline.study.forms import fields
-from ridgeline.study.schema import site_schema, study_schema
+from ridgeline.study.schema import file_schema, study_schema
+from ridgeline.study.site_file import SiteForm
 from ridgeline.study.yaml_tree import parse_yaml, read_text
 
 ROOT = Path(__file__).parents[3]
 STUDY = study_schema(*map(catalog.forms, ("workloads", "samplers", "executors")))
-SITE = site_schema(catalog.forms("executors"))
+SITE = file_schema(SiteForm, "ridgeline-site-1", catalog.forms("executors"))
 STUDIES = [
     *sorted((ROOT / "tests" / "store" / "good").glob("*.yaml")),
     *(path for path in sorted(ROOT.glob("examples/*/study*.yaml")) if "wing" not in path.parent.name),
