@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -38,7 +38,6 @@ from ridgeline.serving.planner.planner import Choice, Plan
 from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.service.file import service_from, service_text
 from ridgeline.serving.service.members import Member, members_of, variable
-from ridgeline.serving.service.routers import can_queue
 from ridgeline.serving.service.service import USUAL_ROUTER, server_of
 from ridgeline.workloads.base import NO_WEIGHTS, Workload
 
@@ -70,13 +69,6 @@ def _role_variables(unit: Unit) -> list[RoleSetting]:
     return found
 
 
-_MODES = {
-    "normal": "batches of prompts are larger than low_latency can dispatch",
-    "low_latency": "small batches in CUDA graphs, which normal does not allow",
-    "auto": "normal for prompts, low_latency for decode steps",
-}
-
-
 def _why(unit: Unit, name: str, value: Value) -> str:
     match name:
         case "tp":
@@ -99,7 +91,11 @@ def _why(unit: Unit, name: str, value: Value) -> str:
         case "moe_a2a_backend":
             return "each rank has requests of its own: tokens travel to their experts"
         case "deepep_mode":
-            return _MODES[str(value)]
+            return {
+                "normal": "batches of prompts are larger than low_latency can dispatch",
+                "low_latency": "small batches in CUDA graphs, which normal does not allow",
+                "auto": "normal for prompts, low_latency for decode steps",
+            }[str(value)]
     return ""
 
 
@@ -189,14 +185,9 @@ def _servers_of(scheme: Scheme, model: str, name: str = "") -> dict[str, Any]:
     }
     if sum(count for _, count in groups) > 1:
         policy = {} if isinstance(scheme.shape, Pair) else {"policy": "cache_aware"}
-        service["router"] = {"kind": USUAL_ROUTER, **policy, **_limits(USUAL_ROUTER, running)}
+        limits = {"most_running": running, "most_waiting": max(1, int(running * _WAITING_SHARE))}
+        service["router"] = {"kind": USUAL_ROUTER, **policy, **limits}
     return service
-
-
-def _limits(kind: str, running: int) -> dict[str, int]:
-    """Only what the router can do: one that cannot queue refuses at once what is over its limit."""
-    waiting = max(1, int(running * _WAITING_SHARE)) if can_queue(kind) else 0
-    return {"most_running": running, "most_waiting": waiting}
 
 
 def commands_for(scheme: Scheme, model: str, nodes: Sequence[str] = ()) -> list[Command]:
@@ -240,17 +231,16 @@ def _command(member: Member, node: str, known: Mapping[str, str]) -> Command:
     return Command(what, node, tuple(argv), env)
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedChoice:
+class PrintedChoice(NamedTuple):
     """The commands of a choice, and whether they hold what was predicted."""
 
-    commands: tuple[Command, ...]
+    commands: list[Command]
     lint: LintReport
 
 
 def printed(choice: Choice) -> PrintedChoice:
     question = choice.option.scheme.question
-    commands = tuple(commands_for(choice.option.scheme, _model_folder(question)))
+    commands = commands_for(choice.option.scheme, _model_folder(question))
     return PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
 
 
@@ -263,8 +253,8 @@ def plan_json(plan: Plan) -> dict[str, object]:
     """The plan, each choice with its commands and what was checked of them."""
     rows = []
     for choice in plan.choices:
-        said = printed(choice)
-        own = {"commands": [command.as_json() for command in said.commands], "lint": said.lint.as_json()}
+        commands, lint = printed(choice)
+        own = {"commands": [command.as_json() for command in commands], "lint": lint.as_json()}
         rows.append({**choice.as_json(), **own})
     return {**plan.as_json(), "plans": rows}
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ridgeline import catalog
@@ -27,14 +28,7 @@ from ridgeline.serving.engines.failures import leading_cause
 from ridgeline.serving.ports import why_not_free
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.folder import Accepted, ServiceFolder
-from ridgeline.serving.service.history import Started
-from ridgeline.serving.service.members import (
-    ROUTER,
-    Member,
-    every_member,
-    members_of,
-    router_of,
-)
+from ridgeline.serving.service.members import ROUTER, Member, every_member, members_of, router_of
 from ridgeline.serving.service.service import Service, server_of
 from ridgeline.study.lock import LockHeld, StudyLock
 
@@ -59,29 +53,6 @@ class MemberState:
     running: int | None = None
     tokens: int | None = None
     detail: str = ""
-
-
-def _state_of(
-    member: Member, start: Started | None, ending: Ending | None, url: str, engine: str, waits: str
-) -> MemberState:
-    """`waits` is why a batch system has not started it yet."""
-    if start is None or start.ended:
-        return MemberState(member.name, member.role, "down", detail=start.ended if start else "")
-    if not start.ticket:
-        return MemberState(member.name, member.role, "starting", detail="planned, not yet handed over")
-    if ending is not None:
-        return MemberState(member.name, member.role, "ended", detail=ending.reason or str(ending.cause))
-    if not url:
-        return MemberState(member.name, member.role, "starting", detail=waits)
-    if not probe.is_healthy(url):
-        return MemberState(member.name, member.role, "silent" if start.ready else "starting", url)
-    if member.is_router:
-        return MemberState(member.name, member.role, "ready", url)
-    metrics, seen = server_of(engine).metrics, probe.metrics(url)
-    running, tokens = (
-        None if name not in seen else int(seen[name]) for name in (metrics.running, metrics.output_tokens)
-    )
-    return MemberState(member.name, member.role, "ready", url, running, tokens)
 
 
 def _asked_for_tokens(states: Sequence[MemberState], engine: str, model: str, key: str) -> list[MemberState]:
@@ -351,6 +322,10 @@ class Operator:
         url = self.folder.url(member)
         return self.service.served_name or probe.served_model(url, self.key) or self.service.model
 
+    def running(self, member: Member) -> float:
+        """Requests that this server runs; 0 where it does not say."""
+        return probe.metrics(self.folder.url(member)).get(server_of(self.service.engine).metrics.running, 0.0)
+
     def ask_for_token(self, member: Member, limit_s: float) -> bool:
         url, path = self.folder.url(member), probe.split_path(self.service.engine, member.role)
         return probe.ask_for_token(url, self.model_of(member), self.key, limit_s, path=path).good
@@ -459,16 +434,35 @@ class Operator:
         return _asked_for_tokens(states, self.service.engine, self.service.served_name, self.key)
 
     def _state(self, member: Member) -> MemberState:
-        start = self.folder.started.get(member.name)
-        runs = start is not None and bool(start.ticket) and not start.ended
-        ending = self.ending(member) if runs else None
-        found = _state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
+        start, found = self.folder.started.get(member.name), self._plain_state(member)
         over = start is not None and (found.state in ("ended", "down") or not start.ticket) and not self.folder.is_down
         if over and (next_try_s := self.folder.next_try_in_s(member.name)):
             detail = f"back-off, next try in {next_try_s:.0f} s: {found.detail}"
             return replace(found, state="back-off", detail=detail)
         out = found.state == "ready" and (member.name in self.folder.drained or member.name in self.folder.leaving)
         return replace(found, state="drained") if out else found
+
+    def _plain_state(self, member: Member) -> MemberState:
+        start, url, found = (
+            self.folder.started.get(member.name),
+            self.folder.url(member),
+            partial(MemberState, member.name, member.role),
+        )
+        if start is None or start.ended:
+            return found("down", detail=start.ended if start else "")
+        if not start.ticket:
+            return found("starting", detail="planned, not yet handed over")
+        if (ending := self.ending(member)) is not None:
+            return found("ended", detail=ending.reason or str(ending.cause))
+        if not url:
+            return found("starting", detail=self._waits(member))
+        if not probe.is_healthy(url):
+            return found("silent" if start.ready else "starting", url)
+        if member.is_router:
+            return found("ready", url)
+        metrics, seen = server_of(self.service.engine).metrics, probe.metrics(url)
+        running, tokens = (int(seen[n]) if n in seen else None for n in (metrics.running, metrics.output_tokens))
+        return found("ready", url, running, tokens)
 
     # down
 

@@ -49,11 +49,12 @@ def in_pod(word: str, variables: Mapping[str, str]) -> str:
 
 def in_unit(word: str) -> str:
     """As one word of ExecStart= and similar keys in a unit of systemd, which fills in %x, $NAME and ${NAME}."""
-    escaped = "".join(_IN_UNIT.get(character, character) for character in word)
-    return f'"{escaped}"'
+    if re.fullmatch(r"[\w./:=@+,-]+", word):
+        return word
+    return f'"{word.translate(_IN_UNIT)}"'
 
 
-_IN_UNIT = {"%": "%%", "$": "$$", "\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_IN_UNIT = str.maketrans({"%": "%%", "$": "$$", "\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 
 
 def _alternating(texts: Iterable[str], names: Iterable[str]) -> str:
