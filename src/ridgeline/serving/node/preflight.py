@@ -155,21 +155,20 @@ def scratch_check(folder: Path) -> Check:
             file.flush()
     except OSError as error:
         return Check("scratch", "fail", f"{folder} cannot be written: {error.strerror}")
+    return _room_check("scratch", folder, SCRATCH_BYTES, "kernel caches and logs may fill it")
+
+
+def _room_check(name: str, folder: Path, least_bytes: int, remedy: str) -> Check:
     free = shutil.disk_usage(folder).free
-    detail = f"{free / 2**30:,.0f} GiB free in {folder}"
-    if free < SCRATCH_BYTES:
-        return Check("scratch", "warn", f"{detail}; kernel caches and logs may fill it")
-    return Check("scratch", "ok", detail)
+    detail = f"{free / 2**30:,.1f} GiB free in {folder}"
+    return Check(name, "ok", detail) if free >= least_bytes else Check(name, "warn", f"{detail}; {remedy}")
 
 
 def shared_memory_check(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108  the kernel's, not a temporary file
     if not folder.is_dir():
         return Check("shared memory", "warn", f"{folder} does not exist; NCCL needs it between the GPUs of a node")
-    free = shutil.disk_usage(folder).free
-    detail = f"{free / 2**30:.1f} GiB free in {folder}"
-    if free < SHARED_MEMORY_BYTES:
-        return Check("shared memory", "warn", f"{detail}; give the container more (--shm-size 16g, or --ipc host)")
-    return Check("shared memory", "ok", detail)
+    remedy = "give the container more (--shm-size 16g, or --ipc host)"
+    return _room_check("shared memory", folder, SHARED_MEMORY_BYTES, remedy)
 
 
 def locked_memory_check(uses_infiniband: bool) -> Check:

@@ -57,7 +57,11 @@ class RoleSetting:
 def _role_settings(unit: Unit) -> list[RoleSetting]:
     """Every value of the server's command line, in the order to write them."""
     found = [RoleSetting(name, value, _why(unit, name, value)) for name, value in unit_values(unit).items()]
-    return [*found, *_redundancy(unit), *_transfer(unit)]
+    experts, ranks = unit.question.model.experts, unit.layout.ep
+    if experts is not None and uses_deepep(unit.layout) and (copies := -experts.count % ranks):
+        why = f"{experts.count} experts do not divide among {ranks} ranks: copies fill the gap"
+        found.append(RoleSetting("ep_num_redundant_experts", copies, why))
+    return [*found, *_transfer(unit)]
 
 
 def _role_variables(unit: Unit) -> list[RoleSetting]:
@@ -118,15 +122,6 @@ def _chunk(unit: Unit) -> str:
     if unit.role == "decode":
         return f"no prompt is computed here; {engine_named(unit.settings.engine).title} sets memory aside by it"
     return f"prompt tokens of a step{each}; the next tokens of running requests wait for it"
-
-
-def _redundancy(unit: Unit) -> Iterator[RoleSetting]:
-    experts, ranks = unit.question.model.experts, unit.layout.ep
-    if experts is None or not uses_deepep(unit.layout) or experts.count % ranks == 0:
-        return
-    copies = -experts.count % ranks
-    why = f"{experts.count} experts do not divide among {ranks} ranks: copies fill the gap"
-    yield RoleSetting("ep_num_redundant_experts", copies, why)
 
 
 def _transfer(unit: Unit) -> Iterator[RoleSetting]:
@@ -190,31 +185,24 @@ def _servers_of(scheme: Scheme, model: str, name: str = "") -> dict[str, Any]:
     return service
 
 
-def commands_for(scheme: Scheme, model: str, nodes: Sequence[str] = ()) -> list[Command]:
+def commands_for(scheme: Scheme, model: str) -> list[Command]:
     """The command lines of the scheme's deployment, in the order to start them; the same that `service up` runs.
 
-    Unnamed nodes are node0, node1, ...; servers of one node listen on its loopback address, as `service up` has them.
+    Nodes are node0, node1, ...; servers of one node listen on its loopback address, as `service up` has them.
     """
     cluster = scheme.question.cluster
     members = members_of(service_from(_servers_of(scheme, model)), node_gpus=cluster.node.gpus)
-    alone = cluster.nodes == 1 and not nodes
-
-    def name(number: int) -> str:
-        return nodes[number] if number < len(nodes) else f"node{number}"
 
     def address(number: int) -> str:
-        return "127.0.0.1" if alone else name(number)
+        return "127.0.0.1" if cluster.nodes == 1 else f"node{number}"
 
     known = {variable(member.name): address(member.node) for member in members}
-    return [
-        _command(
-            member,
-            name(member.node + rank),
-            {**known, "address": address(member.node + rank), "head": address(member.node), "rank": str(rank)},
-        )
-        for member in members
-        for rank in range(member.resources.nodes)
-    ]
+    found = []
+    for member in members:
+        for rank in range(member.resources.nodes):
+            own = {"address": address(member.node + rank), "head": address(member.node), "rank": str(rank)}
+            found.append(_command(member, f"node{member.node + rank}", known | own))
+    return found
 
 
 def _command(member: Member, node: str, known: Mapping[str, str]) -> Command:

@@ -176,11 +176,11 @@ class ServiceHistory:
         deaths = [s for s, why in before if why == "dead" and at_s - s < RESTARTS_WITHIN_S]
         return not deaths or at_s > deaths[-1] + _dead_wait_s(len(deaths)) + _POLLED_S
 
-    def next_try_in_s(self, name: str, why: tuple[str, ...] = ("dead",)) -> float:
+    def next_try_in_s(self, name: str) -> float:
         """Until `keep` starts a member again that has ended; 0: at its next poll. What keeps dying waits longer.
 
         Only deaths count: a server that hung and was started again has not shown that its start fails.
         """
-        lately = self.restarts(name, why)
+        lately = self.restarts(name, ("dead",))
         next_s = max(lately[-1] + _dead_wait_s(len(lately)) if lately else 0.0, self.retries.get(name, 0.0))
         return max(0.0, next_s - time.time())

@@ -51,6 +51,7 @@ def server_argv(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[st
     if service.engine == "twin":
         argv = _twin(service, unit, at)
     else:
+        step = engine.rendezvous_spacing if _talks_through_ports(engine, unit) else 1
         argv = engine.server_argv(
             ServerLaunch(
                 service.python,
@@ -64,16 +65,11 @@ def server_argv(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[st
                 at.first_gpu,
                 at.visible_gpus,
                 service.served_name,
-                _span(engine, unit, at),
+                Span(unit.nodes, _HEAD, str(RENDEZVOUS_PORT + at.number * step), _RANK),
             )
         )
     argv = [*argv, *unit.arguments]
     return argv if engine.key_variable else with_key(argv, service.api_key_env)
-
-
-def _span(engine: ServingEngine, unit: ServiceUnit, at: ServerPlace) -> Span:
-    step = engine.rendezvous_spacing if _talks_through_ports(engine, unit) else 1
-    return Span(unit.nodes, _HEAD, str(RENDEZVOUS_PORT + at.number * step), _RANK)
 
 
 def _talks_through_ports(engine: ServingEngine, unit: ServiceUnit) -> bool:
