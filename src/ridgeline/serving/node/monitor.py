@@ -18,15 +18,15 @@ import csv
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TextIO
 
 from ridgeline.errors import ReadError
-from ridgeline.serving.node.nvml import GpuSample, Nvml, open_gpus
+from ridgeline.serving.node.nvml import GpuSample, Nvml
 
-_FILE = "samples.csv"
 HOST_COLUMNS = ("time_s", "host_cpu_share", "host_memory_bytes")
 GPU_COLUMNS = ("util", "memory_bytes", "sm_mhz", "memory_mhz", "power_w", "energy_j", "temperature_c")
 
@@ -66,22 +66,18 @@ def _number(text: str) -> float | None:
 
 
 class Monitor:
-    """A thread that sleeps nearly always. `note` says what is not watched and why; empty when everything is."""
+    """A thread that sleeps nearly always. Where no GPU can be watched, the host alone is."""
 
     def __init__(self, folder: Path, interval_s: float = 1.0) -> None:
-        self.path = folder / _FILE
-        self.note = ""
+        self.path = folder / "samples.csv"
         self._interval_s = interval_s
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._gpus: Nvml | None = None
 
     def start(self) -> None:
-        source = open_gpus()
-        if isinstance(source, str):
-            self.note = source
-        else:
-            self._gpus = source
+        with suppress(OSError):
+            self._gpus = Nvml()
         count = self._gpus.count if self._gpus else 0
         self.path.parent.mkdir(parents=True, exist_ok=True)
         names = [*HOST_COLUMNS, *(f"gpu{number}_{name}" for number in range(count) for name in GPU_COLUMNS)]
@@ -103,20 +99,15 @@ class Monitor:
     def _watch(self) -> None:
         before = _cpu_ticks()
         next_s = time.monotonic()
-        try:
-            with self.path.open("a", buffering=1) as file:
-                while True:
-                    next_s += self._interval_s
-                    last = self._over.wait(max(0.0, next_s - time.monotonic()))
-                    before = self._write(file, before)
-                    if last:
-                        break
-        except OSError as error:
-            # a full disk or a driver that went away must not end the run that is being watched
-            self.note = f"watching ended early: {error}"
-        finally:
-            if self._gpus is not None:
-                self._gpus.close()
+        # a full disk or a driver that went away must not end the run that is being watched
+        with suppress(OSError), self.path.open("a", buffering=1) as file:
+            last = False
+            while not last:
+                next_s += self._interval_s
+                last = self._over.wait(max(0.0, next_s - time.monotonic()))
+                before = self._write(file, before)
+        if self._gpus is not None:
+            self._gpus.close()
 
     def _write(self, file: TextIO, before: tuple[int, int]) -> tuple[int, int]:
         ticks = _cpu_ticks()

@@ -58,16 +58,8 @@ def mebibytes(cell: str) -> float | None:
         return None
 
 
-def open_gpus() -> Nvml | str:
-    """The GPUs this process may use, or why there is nothing to watch."""
-    try:
-        return Nvml()
-    except OSError as error:
-        return f"no GPU is watched: {error}"
-
-
 class Nvml:
-    """The driver's own library. OSError when it cannot be loaded or finds no GPU."""
+    """The GPUs this process may use, by the driver's own library. OSError when it cannot be loaded or finds none."""
 
     def __init__(self) -> None:
         try:

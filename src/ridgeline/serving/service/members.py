@@ -153,6 +153,8 @@ def members_of(service: Service, second: Collection[str] = (), node_gpus: int | 
     nobody.
     """
     servers: list[Member] = []
+    key, engine = service.api_key_env, server_of(service.engine)
+    own_key = [(engine.key_variable, OnNode(f"${key}"))] if engine.key_variable and key else []
     free, rows = _FreeGpus(node_gpus), itertools.count()
     numbers = {role: itertools.count() for role in ROLES}
     for unit in service.units:
@@ -168,8 +170,8 @@ def members_of(service: Service, second: Collection[str] = (), node_gpus: int | 
                 resources = _leaving_room(service, resources)
             bootstrap = (at.bootstrap_port,) if unit.role == "prefill" else ()
             more = (*bootstrap, *derived_ports(service, unit, at.port))
-            env = (*_key_variable(service), *unit.env.items())
-            follow = server_of(service.engine).follower_argv if unit.nodes > 1 else ()
+            env = (*own_key, *unit.env.items())
+            follow = engine.follower_argv if unit.nodes > 1 else ()
             servers.append(Member(name, unit.role, at.port, argv, resources, env, (), more, follow, node))
     return [*servers, *router_of(service, servers)]
 
@@ -282,8 +284,3 @@ def _router_resources(service: Service) -> Resources:
 def variable(name: str) -> str:
     """The shell variable that holds a member's address."""
     return "at_" + name.replace("-", "_")
-
-
-def _key_variable(service: Service) -> list[tuple[str, str]]:
-    name = server_of(service.engine).key_variable
-    return [(name, OnNode(f"${service.api_key_env}"))] if name and service.api_key_env else []

@@ -254,7 +254,9 @@ class Operator:
             if start is not None and not start.ended:
                 ticket = self._handed_over(member)
                 if ticket and self.note_ending(member) is None:
-                    self.say(f"{member.name}: runs already{self._as_before(member)}")
+                    before = f"`ridgeline service restart FILE {member.name}` applies the edited file"
+                    edited = member.name in self.edited()[0]
+                    self.say(f"{member.name}: runs already{f', as it was accepted before: {before}' if edited else ''}")
                     return
             if settings is not None and not trial and self.folder.accepted is not None:
                 self.accept_member(member.name, settings)
@@ -280,11 +282,6 @@ class Operator:
         if ticket:
             self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
         return ticket or ""
-
-    def _as_before(self, member: Member) -> str:
-        if member.name not in self.edited()[0]:
-            return ""
-        return f", as it was accepted before: `ridgeline service restart FILE {member.name}` applies the edited file"
 
     def _check_ports(self, member: Member) -> None:
         if not self.service.on_this_machine:
@@ -414,17 +411,14 @@ class Operator:
         url, deadline = self.folder.url(front), time.monotonic() + limit_s
         while True:
             try:
-                probe.first_answer(url, self.model_of(self.servers[0]), self.key)
+                return probe.first_answer(url, self.model_of(self.servers[0]), self.key)
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise SiteError(
-                        f"{url} does not answer a request: {error}; see `ridgeline service status`"
-                    ) from None
+                    what = f"{url} does not answer a request: {error}"
+                    raise SiteError(f"{what}; see `ridgeline service status`") from None
                 if front.is_router and (ending := self.ending(front)) is not None:
                     raise SiteError(self._died(front, ending)) from None
-                time.sleep(POLL_S)
-            else:
-                return
+            time.sleep(POLL_S)
 
     # status
 
@@ -478,10 +472,9 @@ class Operator:
 
     def _everybody(self) -> list[Member]:
         """Also those that were started by an earlier text of the file, which no longer names them."""
-        present = self.present
-        known = {member.name for member in present}
+        known = {member.name for member in self.present}
         left = [name for name, start in self.folder.started.items() if name not in known and not start.ended]
-        return [*(Member(name, "left over", 0, (), Resources()) for name in left), *present]
+        return [*(Member(name, "left over", 0, (), Resources()) for name in left), *self.present]
 
     def stop(self, member: Member) -> None:
         """Its job has ended afterwards."""
@@ -518,10 +511,8 @@ def _acquire(lock: StudyLock) -> None:
     deadline = time.monotonic() + ACTION_WAIT_S
     while True:
         try:
-            lock.acquire()
+            return lock.acquire()
         except LockHeld:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
-        else:
-            return
+        time.sleep(0.05)

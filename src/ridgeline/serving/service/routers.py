@@ -266,8 +266,7 @@ class RouterAdmin:
 def _bootstrap_port(url: str, key: str) -> int | None:
     """What a prefill server says of itself; None where it has no such port, as vLLM's."""
     try:
-        said = json.loads(probe.ask(f"{url}/server_info", key=key))
-        port = said.get("disaggregation_bootstrap_port")
+        port = json.loads(probe.ask(f"{url}/server_info", key=key)).get("disaggregation_bootstrap_port")
     except (OSError, ValueError, AttributeError):
         return None
     return port if isinstance(port, int) else None
