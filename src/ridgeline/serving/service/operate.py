@@ -437,11 +437,8 @@ class Operator:
         return replace(found, state="drained") if out else found
 
     def _plain_state(self, member: Member) -> MemberState:
-        start, url, found = (
-            self.folder.started.get(member.name),
-            self.folder.url(member),
-            partial(MemberState, member.name, member.role),
-        )
+        start, url = self.folder.started.get(member.name), self.folder.url(member)
+        found = partial(MemberState, member.name, member.role)
         if start is None or start.ended:
             return found("down", detail=start.ended if start else "")
         if not start.ticket:
