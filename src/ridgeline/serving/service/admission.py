@@ -64,11 +64,11 @@ class AdmissionLimits:
         return {**figures, "origin": "modelled"}
 
 
-def admission_of(service: Service, traffic: str, seed: int = 0) -> AdmissionLimits:
+def admission_of(service: Service, traffic: str) -> AdmissionLimits:
     """Limits for this service under traffic as `bench` names it. InputError where the twin cannot say."""
     slos = [Slo.parse(f"{name}={limit:g}") for name, limit in service.slo.items()]
     parts = [
-        _edge_of(deployment, copies, parse_traffic(traffic, requests=1, seed=seed), slos)
+        _edge_of(deployment, copies, parse_traffic(traffic, requests=1), slos)
         for deployment, copies in twins_of(service)
     ]
     running = sum(part.most_running for part in parts)
