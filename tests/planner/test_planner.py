@@ -298,9 +298,9 @@ def test_one_line_for_each_node_of_an_engine_and_one_router() -> None:
     assert [c.node for c in wide] == ["node0", "node1"]
     ranks = [c.argv[c.argv.index("--node-rank") + 1] for c in wide]
     assert ranks == ["0", "1"]
-    copies = commands_for(scheme_of(Layout(tp=8), 2), "/models/r1", ["a", "b"])
+    copies = commands_for(scheme_of(Layout(tp=8), 2), "/models/r1")
     assert [c.what for c in copies] == ["engine 0", "engine 1", "router"]
-    assert [c.node for c in copies][:2] == ["a", "b"]
+    assert [c.node for c in copies][:2] == ["node0", "node1"]
 
 
 def test_the_running_limit_is_the_whole_engines_in_every_role(r1_plan) -> None:

@@ -64,7 +64,7 @@ def test_a_sites_own_variable_names_the_devices_too(tmp_path: Path) -> None:
         ("n*.json", r"nodes have different adapters \(.*n1.json: =mlx5_0:1,mlx5_3:1; .*n2.json: none\)"),
         ("x*.json", r"x\*.json names no file; write them with `ridgeline site preflight --json"),
         ("service.yaml", r"service.yaml: .*; write it with"),
-        ("away.json", r"No such file.*away.json"),
+        ("away.json", r"away.json: no such file; write it"),
     ],
 )
 def test_records_that_do_not_help_are_named(tmp_path: Path, named: str, said: str) -> None:

@@ -246,7 +246,7 @@ def test_a_server_alone_has_its_service_and_no_router(tmp_path: Path) -> None:
         ((HEAD + SGLANG + TOGETHER + ROUTER + PODS).replace("Chat Service", "x" * 41), "at most 40"),
         (
             f"{HEAD}model: llama-8b\nengine: {{kind: twin, gpu: h200}}\nunits: [{{settings: {{tp: 1}}}}]\n",
-            "needs an image for twin",
+            "needs an image that has twin",
         ),
     ],
 )

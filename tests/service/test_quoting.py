@@ -98,9 +98,9 @@ def systemd_takes(line: str) -> list[str]:
     """Words of ExecStart=, by systemd.service(5): quotes, escapes of C, then %% and $$ for one of each."""
     argv, rest = [], line
     while rest := rest.lstrip(" "):
-        found = re.match(r'"((?:[^"\\]|\\.)*)"(?= |$)', rest, re.DOTALL)
-        assert found, f"{rest!r} does not begin with a quoted word"
-        plain = re.sub(r"\\(.)", lambda m: ESCAPES.get(m[1], m[1]), found[1], flags=re.DOTALL)
+        found = re.match(r'(?:"((?:[^"\\]|\\.)*)"|([\w./:=@+,-]+))(?= |$)', rest, re.DOTALL)
+        assert found, f"{rest!r} does not begin with a word"
+        plain = re.sub(r"\\(.)", lambda m: ESCAPES.get(m[1], m[1]), found[1] or found[2] or "", flags=re.DOTALL)
         assert not re.search(r"(?<!%)%(?:%%)*(?!%)|(?<!\$)\$(?:\$\$)*(?!\$)", plain), "something would be filled in"
         argv.append(plain.replace("%%", "%").replace("$$", "$"))
         rest = rest[found.end() :]

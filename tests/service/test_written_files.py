@@ -147,11 +147,6 @@ def test_a_plan_that_breaks_its_limits_is_no_service(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_only_a_router_that_can_queue_is_told_how_many_may_wait() -> None:
-    assert from_results._limits("smg", 100) == {"most_running": 100, "most_waiting": 25}
-    assert from_results._limits("sglang-router", 100) == {"most_running": 100, "most_waiting": 0}
-
-
 def test_an_answer_becomes_a_server_with_its_settings(tmp_path: Path) -> None:
     shutil.copytree(DEMO.parent, tmp_path / "study")
     study = tmp_path / "study" / "study.yaml"

@@ -18,15 +18,15 @@ import csv
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TextIO
 
 from ridgeline.errors import ReadError
-from ridgeline.serving.node.nvml import GpuSample, Nvml, open_gpus
+from ridgeline.serving.node.nvml import GpuSample, Nvml
 
-_FILE = "samples.csv"
 HOST_COLUMNS = ("time_s", "host_cpu_share", "host_memory_bytes")
 GPU_COLUMNS = ("util", "memory_bytes", "sm_mhz", "memory_mhz", "power_w", "energy_j", "temperature_c")
 
@@ -66,22 +66,18 @@ def _number(text: str) -> float | None:
 
 
 class Monitor:
-    """A thread that sleeps nearly always. `note` says what is not watched and why; empty when everything is."""
+    """A thread that sleeps nearly always. Where no GPU can be watched, the host alone is."""
 
     def __init__(self, folder: Path, interval_s: float = 1.0) -> None:
-        self.path = folder / _FILE
-        self.note = ""
+        self.path = folder / "samples.csv"
         self._interval_s = interval_s
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._gpus: Nvml | None = None
 
     def start(self) -> None:
-        source = open_gpus()
-        if isinstance(source, str):
-            self.note = source
-        else:
-            self._gpus = source
+        with suppress(OSError):
+            self._gpus = Nvml()
         count = self._gpus.count if self._gpus else 0
         self.path.parent.mkdir(parents=True, exist_ok=True)
         names = [*HOST_COLUMNS, *(f"gpu{number}_{name}" for number in range(count) for name in GPU_COLUMNS)]
@@ -103,27 +99,20 @@ class Monitor:
     def _watch(self) -> None:
         before = _cpu_ticks()
         next_s = time.monotonic()
-        try:
-            with self.path.open("a", buffering=1) as file:
-                while True:
-                    next_s += self._interval_s
-                    last = self._over.wait(max(0.0, next_s - time.monotonic()))
-                    before = self._write(file, before)
-                    if last:
-                        break
-        except OSError as error:
-            # a full disk or a driver that went away must not end the run that is being watched
-            self.note = f"watching ended early: {error}"
-        finally:
-            if self._gpus is not None:
-                self._gpus.close()
+        # a full disk or a driver that went away must not end the run that is being watched
+        with suppress(OSError), self.path.open("a", buffering=1) as file:
+            last = False
+            while not last:
+                next_s += self._interval_s
+                last = self._over.wait(max(0.0, next_s - time.monotonic()))
+                before = self._write(file, before)
+        if self._gpus is not None:
+            self._gpus.close()
 
     def _write(self, file: TextIO, before: tuple[int, int]) -> tuple[int, int]:
         ticks = _cpu_ticks()
-        sample = Sample(
-            time.time(), _cpu_share(before, ticks), _memory_used_bytes(), self._gpus.read() if self._gpus else ()
-        )
-        file.write(_line_of(sample))
+        gpus = self._gpus.read() if self._gpus else ()
+        file.write(_line_of(Sample(time.time(), _cpu_share(before, ticks), _memory_used_bytes(), gpus)))
         return ticks
 
 
@@ -159,37 +148,32 @@ def _memory_used_bytes(text: str | None = None) -> float:
     return float(values["MemTotal"] - values["MemAvailable"])
 
 
-def _summary(samples: Sequence[Sample], from_s: float = 0.0, until_s: float = float("inf")) -> dict[str, float]:
-    """Figures of the samples between two times (seconds since the epoch). What nothing was seen of is left out.
+def _summary(samples: Sequence[Sample]) -> dict[str, float]:
+    """Figures of all samples. What nothing was seen of is left out.
 
     `util` and `share` are shares from 0 to 1. Power and energy are of all GPUs together, memory and clocks of the
     GPU that has most of it (memory) or least (clock).
     """
-    inside = [sample for sample in samples if from_s <= sample.time_s <= until_s]
-    if not inside:
+    if not samples:
         return {}
-    gpus = list(zip(*(sample.gpus for sample in inside), strict=True))
-    power = [_total(gpu.power_w for gpu in sample.gpus) for sample in inside]
+    by_gpu = list(zip(*(sample.gpus for sample in samples), strict=True))
+    gpus = [gpu for sample in samples for gpu in sample.gpus]
+    power = [sum(known) if (known := _known(gpu.power_w for gpu in s.gpus)) else None for s in samples]
     figures = {
-        "monitored_s": inside[-1].time_s - inside[0].time_s,
-        "host_cpu_share": _mean(sample.host_cpu_share for sample in inside),
-        "host_memory_peak_bytes": _largest(sample.host_memory_bytes for sample in inside),
-        "gpu_util_mean": _mean(gpu.util for sample in inside for gpu in sample.gpus),
-        "gpu_memory_peak_bytes": _largest(gpu.memory_bytes for sample in inside for gpu in sample.gpus),
-        "gpu_sm_mean_mhz": _mean(gpu.sm_mhz for sample in inside for gpu in sample.gpus),
-        "gpu_sm_lowest_mhz": _lowest_mean_clock(gpus),
-        "gpu_temperature_peak_c": _largest(gpu.temperature_c for sample in inside for gpu in sample.gpus),
+        "monitored_s": samples[-1].time_s - samples[0].time_s,
+        "host_cpu_share": _mean(sample.host_cpu_share for sample in samples),
+        "host_memory_peak_bytes": _largest(sample.host_memory_bytes for sample in samples),
+        "gpu_util_mean": _mean(gpu.util for gpu in gpus),
+        "gpu_memory_peak_bytes": _largest(gpu.memory_bytes for gpu in gpus),
+        "gpu_sm_mean_mhz": _mean(gpu.sm_mhz for gpu in gpus),
+        # one hot GPU slows all that wait for it
+        "gpu_sm_lowest_mhz": min(_known(_mean(gpu.sm_mhz for gpu in series) for series in by_gpu), default=None),
+        "gpu_temperature_peak_c": _largest(gpu.temperature_c for gpu in gpus),
         "power_mean_w": _mean(power),
         "power_peak_w": _largest(power),
-        "energy_j": _energy(inside, gpus, power),
+        "energy_j": _energy(samples, by_gpu, power),
     }
     return {name: value for name, value in figures.items() if value is not None}
-
-
-def _lowest_mean_clock(gpus: Sequence[Sequence[GpuSample]]) -> float | None:
-    """Of the GPU that was clocked lowest: one hot GPU slows all that wait for it."""
-    means = [mean for series in gpus if (mean := _mean(gpu.sm_mhz for gpu in series)) is not None]
-    return min(means, default=None)
 
 
 def _energy(
@@ -217,8 +201,3 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _largest(values: Iterable[float | None]) -> float | None:
     return max(_known(values), default=None)
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    known = _known(values)
-    return sum(known) if known else None

@@ -50,30 +50,16 @@ def _rows_of(text: str, columns: int) -> list[list[str]]:
     return [row for row in rows if len(row) == columns and all(row)]
 
 
-def _number(cell: str) -> float | None:
-    """None for what a GPU does not tell: '[N/A]', '[Not Supported]'."""
+def mebibytes(cell: str) -> float | None:
+    """A size, in bytes; None for what a GPU does not tell: '[N/A]', '[Not Supported]'."""
     try:
-        return float(cell)
+        return float(cell) * 2**20
     except ValueError:
         return None
 
 
-def mebibytes(cell: str) -> float | None:
-    """A size, in bytes."""
-    size = _number(cell)
-    return None if size is None else size * 2**20
-
-
-def open_gpus() -> Nvml | str:
-    """The GPUs this process may use, or why there is nothing to watch."""
-    try:
-        return Nvml()
-    except OSError as error:
-        return f"no GPU is watched: {error}"
-
-
 class Nvml:
-    """The driver's own library. OSError when it cannot be loaded or finds no GPU."""
+    """The GPUs this process may use, by the driver's own library. OSError when it cannot be loaded or finds none."""
 
     def __init__(self) -> None:
         try:
@@ -109,27 +95,21 @@ class Nvml:
         nvml, ask = self._nvml, self._ask
         use = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = ask(nvml.nvmlDeviceGetMemoryInfo, handle)
+        milliwatts = ask(nvml.nvmlDeviceGetPowerUsage, handle)
+        millijoules = ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)
         return GpuSample(
             util=None if use is None else use.gpu / 100.0,
-            memory_bytes=None if memory is None else float(memory.used),
-            sm_mhz=_float(ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)),
-            memory_mhz=_float(ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM)),
-            power_w=_from_milli(ask(nvml.nvmlDeviceGetPowerUsage, handle)),
-            energy_j=_from_milli(ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle)),
-            temperature_c=_float(ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)),
+            memory_bytes=None if memory is None else memory.used,
+            sm_mhz=ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            memory_mhz=ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+            power_w=None if milliwatts is None else milliwatts / 1e3,
+            energy_j=None if millijoules is None else millijoules / 1e3,
+            temperature_c=ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
         )
 
     def close(self) -> None:
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
-
-
-def _float(value: int | None) -> float | None:
-    return None if value is None else float(value)
-
-
-def _from_milli(value: int | None) -> float | None:
-    return None if value is None else value / 1e3
 
 
 def _visible(chosen: str | None, identities: Sequence[str]) -> list[int]:
@@ -138,12 +118,9 @@ def _visible(chosen: str | None, identities: Sequence[str]) -> list[int]:
         return list(range(len(identities)))
     indices = []
     for entry in (part.strip() for part in chosen.split(",")):
-        matches = [i for i, name in enumerate(identities) if entry == str(i) or _names(entry, name)]
+        named = entry.startswith(("GPU-", "MIG-"))
+        matches = [i for i, name in enumerate(identities) if entry == str(i) or (named and name.startswith(entry))]
         if not matches:
             break  # CUDA stops at the first one that does not exist
         indices.append(matches[0])
     return indices
-
-
-def _names(entry: str, identity: str) -> bool:
-    return entry.startswith(("GPU-", "MIG-")) and identity.startswith(entry)

@@ -12,16 +12,18 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import not_
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal
 
 from ridgeline.errors import InputError, ReadError
 from ridgeline.files import text_of
 from ridgeline.records.json_form import JsonForm, also_in_json, in_json
 from ridgeline.serving import ports
+from ridgeline.serving.engines.releases import Version, parse_version
 from ridgeline.serving.node.nvml import mebibytes, query
 from ridgeline.stats.nodes import NodeEffect, NodeRun, node_effects
 
@@ -73,7 +75,8 @@ def node_from(document: Any) -> NodeReport:
 
 # What the host itself must have: ports, files, scratch space, shared and locked memory, processor features.
 
-_COLUMNS = 8  # kbytes quota limit grace, files quota limit grace
+# file system; kbytes quota limit grace; files quota limit grace. A long name stands on a line of its own
+_QUOTA = re.compile(r"^\s*(\S+)(?:\s+\S+){4}\s+(\S+)\s+(\S+)\s+(\S+)[^\S\n]+\S+[^\S\n]*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,40 +92,15 @@ class FileQuota:
         return None if self.limit is None else max(0, self.limit - self.files)
 
 
-def _read_quota(lines: Iterable[str]) -> list[FileQuota]:
-    """One per file system. A long name stands on a line of its own, its numbers on the next."""
-    found: list[FileQuota] = []
-    words: list[str] = []
-    inside = False
-    for line in lines:
-        if "Filesystem" in line and "files" in line:
-            inside, words = True, []
-            continue
-        if not inside:
-            continue
-        words += line.split()
-        if len(words) > _COLUMNS:
-            name, numbers = words[0], words[1 : _COLUMNS + 1]
-            quota = _quota(name, numbers)
-            inside = quota is not None
-            if quota is not None:
-                found.append(quota)
-            words = []
+def _read_quota(text: str) -> list[FileQuota]:
+    found = []
+    for name, *counts in _QUOTA.findall(text):
+        # an exceeded figure carries a star; lfs puts figures it is not sure of in brackets
+        digits = [count.strip("*[]") for count in counts]
+        files, *limits = (int(each) if each.isdecimal() else None for each in digits)
+        if files is not None:  # else the head of the table
+            found.append(FileQuota(name, files, min(filter(None, limits), default=None)))
     return found
-
-
-def _quota(name: str, numbers: list[str]) -> FileQuota | None:
-    files, soft, hard = (_count(text) for text in numbers[4:7])
-    if files is None:
-        return None
-    limits = [limit for limit in (soft, hard) if limit]
-    return FileQuota(name, files, min(limits) if limits else None)
-
-
-def _count(text: str) -> int | None:
-    # an exceeded figure carries a star; lfs puts figures it is not sure of in brackets
-    digits = text.strip("*[]")
-    return int(digits) if digits.isdigit() else None
 
 
 _USUAL_PORTS = (ports.SGLANG_PORT, ports.VLLM_PORT, ports.BOOTSTRAP_PORT, ports.TORCH_PORT)
@@ -135,10 +113,8 @@ _COMMAND_LIMIT_S = 20.0
 def port_check(asked: Sequence[int] = _USUAL_PORTS) -> Check:
     busy = [port for port in asked if not ports.is_free(port)]
     if busy:
-        detail = (
-            f"{', '.join(map(str, busy))} in use; stop what listens there (`ss -ltnp` shows it) or choose other ports"
-        )
-        return Check("ports", "warn", detail)
+        remedy = "stop what listens there (`ss -ltnp` shows it) or choose other ports"
+        return Check("ports", "warn", f"{', '.join(map(str, busy))} in use; {remedy}")
     return Check("ports", "ok", f"{', '.join(map(str, asked))} free")
 
 
@@ -165,7 +141,7 @@ def quotas(folder: Path) -> list[FileQuota]:
                 done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False)
             except (OSError, subprocess.TimeoutExpired):
                 continue
-            if found := _read_quota(done.stdout.splitlines()):
+            if found := _read_quota(done.stdout):
                 return found
     return []
 
@@ -179,21 +155,20 @@ def scratch_check(folder: Path) -> Check:
             file.flush()
     except OSError as error:
         return Check("scratch", "fail", f"{folder} cannot be written: {error.strerror}")
+    return _room_check("scratch", folder, SCRATCH_BYTES, "kernel caches and logs may fill it")
+
+
+def _room_check(name: str, folder: Path, least_bytes: int, remedy: str) -> Check:
     free = shutil.disk_usage(folder).free
-    detail = f"{free / 2**30:,.0f} GiB free in {folder}"
-    if free < SCRATCH_BYTES:
-        return Check("scratch", "warn", f"{detail}; kernel caches and logs may fill it")
-    return Check("scratch", "ok", detail)
+    detail = f"{free / 2**30:,.1f} GiB free in {folder}"
+    return Check(name, "ok", detail) if free >= least_bytes else Check(name, "warn", f"{detail}; {remedy}")
 
 
 def shared_memory_check(folder: Path = Path("/dev/shm")) -> Check:  # noqa: S108  the kernel's, not a temporary file
     if not folder.is_dir():
         return Check("shared memory", "warn", f"{folder} does not exist; NCCL needs it between the GPUs of a node")
-    free = shutil.disk_usage(folder).free
-    detail = f"{free / 2**30:.1f} GiB free in {folder}"
-    if free < SHARED_MEMORY_BYTES:
-        return Check("shared memory", "warn", f"{detail}; give the container more (--shm-size 16g, or --ipc host)")
-    return Check("shared memory", "ok", detail)
+    remedy = "give the container more (--shm-size 16g, or --ipc host)"
+    return _room_check("shared memory", folder, SHARED_MEMORY_BYTES, remedy)
 
 
 def locked_memory_check(uses_infiniband: bool) -> Check:
@@ -202,9 +177,8 @@ def locked_memory_check(uses_infiniband: bool) -> Check:
         return Check("locked memory", "ok", "unlimited")
     detail = f"limited to {soft / 2**20:,.0f} MiB"
     if uses_infiniband:
-        return Check(
-            "locked memory", "fail", f"{detail}; InfiniBand needs `ulimit -l unlimited` (limits.conf, LimitMEMLOCK)"
-        )
+        remedy = "InfiniBand needs `ulimit -l unlimited` (limits.conf, LimitMEMLOCK)"
+        return Check("locked memory", "fail", f"{detail}; {remedy}")
     return Check("locked memory", "ok", f"{detail}; enough without InfiniBand")
 
 
@@ -277,19 +251,17 @@ def _network_check(ports: Sequence[_HcaPort]) -> Check:
 
 # Versions that are known not to go together, each with its reason and what to do.
 
-_Version = tuple[int, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class _KnownBad:
     """Bad when every named part is there with `from <= version < below`; an empty bound is open."""
 
-    parts: Mapping[str, tuple[_Version, _Version]]
+    parts: Mapping[str, tuple[Version, Version]]
     status: Literal["warn", "fail"]
     reason: str
 
 
-_ANY: tuple[_Version, _Version] = ((), ())
+_ANY: tuple[Version, Version] = ((), ())
 
 KNOWN_BAD: tuple[_KnownBad, ...] = (
     # minor-version compatibility: each CUDA major release has one oldest driver (CUDA compatibility guide)
@@ -324,30 +296,21 @@ KNOWN_BAD: tuple[_KnownBad, ...] = (
 )
 
 
-def _parse_version(text: str) -> _Version:
-    """The leading numbers: 2.13.0+cpu is (2, 13, 0)."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    return tuple(int(word) for word in found.group().split(".")) if found else ()
-
-
 def _known_bad(versions: Mapping[str, str]) -> list[_KnownBad]:
-    return [row for row in KNOWN_BAD if all(_within(versions.get(name), *span) for name, span in row.parts.items())]
+    return [row for row in KNOWN_BAD if all(_within(versions.get(name, ""), *s) for name, s in row.parts.items())]
 
 
-def _within(text: str | None, low: _Version, below: _Version) -> bool:
-    if text is None:
-        return False
-    version = _parse_version(text)
+def _within(text: str, low: Version, below: Version) -> bool:
+    version = parse_version(text)
     return bool(version) and version >= low and (not below or version < below)
 
 
 def _version_checks(versions: Mapping[str, str]) -> list[Check]:
     if not versions:
         return [Check("versions", "skip", "no driver, CUDA, NCCL or engine was found")]
-    bad = _known_bad(versions)
     found = ", ".join(f"{name} {version}" for name, version in versions.items())
     checks = [Check("versions", "ok", found)]
-    for row in bad:
+    for row in _known_bad(versions):
         pair = " with ".join(f"{name} {versions[name]}" for name in row.parts)
         checks.append(Check("known bad", row.status, f"{pair}: {row.reason}"))
     return checks
@@ -420,22 +383,13 @@ def probe_gpus(python: str, *arguments: str) -> GpuProbe:
     command = [python, str(PROBE), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False)
-    except FileNotFoundError:
-        return GpuProbe(skipped=f"{python}: no such program; name the engine's Python with --python")
-    except PermissionError:
-        return GpuProbe(skipped=f"{python} is not executable; name the engine's Python with --python")
+    except (FileNotFoundError, PermissionError):
+        return GpuProbe(skipped=f"{python}: no such program that can be run; name the engine's Python with --python")
     except subprocess.TimeoutExpired:
         return GpuProbe(skipped=f"the GPU probe did not finish within {_PROBE_LIMIT_S:g} s: a GPU or its links hang")
     try:
-        facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return GpuProbe(
-            facts["versions"],
-            facts["gpus"],
-            facts.get("all_reduce_bytes_s", ()),
-            facts.get("peer_access"),
-            facts.get("skipped", ""),
-        )
-    except (ValueError, IndexError, KeyError, TypeError):
+        return GpuProbe(**json.loads(done.stdout.splitlines()[-1]))
+    except (ValueError, IndexError, TypeError):
         last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         return GpuProbe(skipped=f"the GPU probe failed under {python} (exit code {done.returncode}): {last}")
 
@@ -449,7 +403,7 @@ def rate_checks(probed: GpuProbe, python: str) -> list[Check]:
         return [*checks, Check("all-reduce", "skip", "one GPU: nothing to reduce over")]
     if not probed.all_reduce_bytes_s:
         return [*checks, Check("all-reduce", "fail", "NCCL could not reduce over the GPUs; see NCCL_DEBUG=INFO")]
-    rate = _middle(probed.all_reduce_bytes_s) / 1e9
+    rate = median(probed.all_reduce_bytes_s) / 1e9
     links = "" if probed.peer_access else "; some GPUs cannot reach each other directly (no NVLink, or it is off)"
     samples = {"all": tuple(value / 1e9 for value in probed.all_reduce_bytes_s)}
     status = "ok" if probed.peer_access else "warn"
@@ -459,18 +413,13 @@ def rate_checks(probed: GpuProbe, python: str) -> list[Check]:
 
 def _rate_check(probed: GpuProbe, metric: str, name: str, scale: float, unit: str) -> Check:
     samples = {f"gpu{n}": tuple(value / scale for value in gpu[metric]) for n, gpu in enumerate(probed.gpus)}
-    middles = {gpu: _middle(values) for gpu, values in samples.items()}
-    usual = _middle(list(middles.values()))
+    middles = {gpu: median(values) for gpu, values in samples.items()}
+    usual = median(middles.values())
     detail = f"{usual:,.0f} {unit}" + (" each" if len(middles) > 1 else "")
     slow = [f"{gpu} {value:,.0f}" for gpu, value in middles.items() if value < (1 - _SPREAD) * usual]
     if slow:
         return Check(name, "warn", f"{detail}, but {', '.join(slow)}", unit, samples)
     return Check(name, "ok", detail, unit, samples)
-
-
-def _middle(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 
 
 def check_node(python: str, scratch: Path, ports: Sequence[int] = ()) -> NodeReport:
@@ -534,29 +483,28 @@ def read_nodes(paths: Sequence[Path]) -> list[NodeReport]:
         raise InputError(
             "a comparison needs two files or more: `ridgeline site preflight --json > NODE.json` on each node"
         )
-    nodes = [_read(path) for path in paths]
+    nodes = [read_node(path) for path in paths]
     hosts = [node.host for node in nodes]
     if doubled := sorted({host for host in hosts if hosts.count(host) > 1}):
         raise InputError(f"{', '.join(doubled)} is in more than one file; give one file per node")
     return nodes
 
 
-def _read(path: Path) -> NodeReport:
+def read_node(path: Path) -> NodeReport:
+    remedy = f"write it with `ridgeline site preflight --json > {path.name}`"
     try:
         return node_from(json.loads(path.read_text()))
     except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
+        raise InputError(f"{path}: no such file; {remedy}") from None
     except (OSError, ValueError) as error:
-        raise ReadError(f"{path}: {error}; write it with `ridgeline site preflight --json`") from None
+        raise ReadError(f"{path}: {error}; {remedy}") from None
 
 
 def compare_nodes(nodes: Sequence[NodeReport]) -> NodeComparison:
-    rates = list(dict.fromkeys(check.name for node in nodes for check in node.checks if check.samples))
-    slow = [difference for rate in rates for difference in _slow(nodes, rate)]
-    failed = [f"{node.host}: {c.name}: {c.detail}" for node in nodes for c in node.checks if c.status == "fail"]
-    return NodeComparison(
-        tuple(node.host for node in nodes), tuple(rates), tuple(slow), tuple(_mixed(nodes)), tuple(failed)
-    )
+    rates = tuple(dict.fromkeys(check.name for node in nodes for check in node.checks if check.samples))
+    slow = tuple(difference for rate in rates for difference in _slow(nodes, rate))
+    failed = tuple(f"{node.host}: {c.name}: {c.detail}" for node in nodes for c in node.checks if c.status == "fail")
+    return NodeComparison(tuple(node.host for node in nodes), rates, slow, tuple(_mixed(nodes)), failed)
 
 
 def _slow(nodes: Sequence[NodeReport], rate: str) -> list[_Difference]:
@@ -568,10 +516,9 @@ def _slow(nodes: Sequence[NodeReport], rate: str) -> list[_Difference]:
         for values in check.samples.values()
         for value in values
     ]
-    effects = node_effects(runs, "maximize")
     return [
         _Difference(effect.node, rate, effect)
-        for effect in effects
+        for effect in node_effects(runs, "maximize")
         if effect.verdict == "slow" and effect.speed is not None and effect.speed < 1 - NOTICEABLE
     ]
 

@@ -19,7 +19,7 @@ from ridgeline.serving.engines.settings import layout_of, model_of, settings_of
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.operating_point import keeps_limits
-from ridgeline.serving.service.routers import can_queue
+from ridgeline.serving.service.routers import ROUTERS
 from ridgeline.serving.service.service import FULL_KV_SHARE, Service, ServiceUnit, server_of
 from ridgeline.serving.traffic.requests import Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic, parse_traffic
@@ -54,7 +54,7 @@ class AdmissionLimits:
 
     def for_router(self, kind: str) -> dict[str, object]:
         """The keys of a deployment file's router. One that cannot queue refuses at once."""
-        if not can_queue(kind):
+        if not ROUTERS[kind].queues:
             return {"most_running": self.most_running, "most_waiting": 0, "longest_wait": None}
         wait = f"{max(1, round(self.longest_wait_s))}s"
         return {"most_running": self.most_running, "most_waiting": self.most_waiting, "longest_wait": wait}
@@ -64,11 +64,11 @@ class AdmissionLimits:
         return {**figures, "origin": "modelled"}
 
 
-def admission_of(service: Service, traffic: str, seed: int = 0) -> AdmissionLimits:
+def admission_of(service: Service, traffic: str) -> AdmissionLimits:
     """Limits for this service under traffic as `bench` names it. InputError where the twin cannot say."""
     slos = [Slo.parse(f"{name}={limit:g}") for name, limit in service.slo.items()]
     parts = [
-        _edge_of(deployment, copies, parse_traffic(traffic, requests=1, seed=seed), slos)
+        _edge_of(deployment, copies, parse_traffic(traffic, requests=1), slos)
         for deployment, copies in twins_of(service)
     ]
     running = sum(part.most_running for part in parts)

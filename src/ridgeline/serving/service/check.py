@@ -44,22 +44,19 @@ def check_service(path: Path, target: str = "") -> tuple[Service, list[str]]:
         return service, []
     if not service.on_this_machine:
         return service, [*_unseen(service), *_asked_badly(service)]
-    _refuse_many_nodes_here(service)
-    tree = parse_yaml(read_text(path), str(path))
-    if problems := [tree.message(problem.where, problem.message) for problem in _not_here(service, path)]:
-        raise StudyError(problems)
-    return service, list(_unknown_name(service))
-
-
-def _refuse_many_nodes_here(service: Service) -> None:
-    """InputError where a server needs more than this machine. Scripts for a cluster can be rendered all the same."""
-    most = max(unit.nodes for unit in service.units)
-    if service.on_this_machine and most > 1:
+    if (most := max(unit.nodes for unit in service.units)) > 1:
         raise InputError(
             f"{service.name}: a server of {most} nodes, and site local is this machine alone; name the cluster in the "
             f"file, such as `site: {{name: cluster, batch: slurm, nodes: {most}, launcher: srun}}`, or write scripts "
             "for it with `ridgeline service render FILE --for slurm`"
         )
+    tree = parse_yaml(read_text(path), str(path))
+    if problems := [tree.message(problem.where, problem.message) for problem in _not_here(service, path)]:
+        raise StudyError(problems)
+    if not server_of(service.engine).loads_model or service.model.startswith("/"):
+        return service, []
+    name = f"{service.model} is no folder beside the file: the engine takes it for a name and looks for it in its"
+    return service, [f"{name} cache or on the network"]
 
 
 def requests_of(service: Service, members: Sequence[Member]) -> dict[str, str]:
@@ -136,14 +133,6 @@ def _too_few_gpus(service: Service, elsewhere: str) -> Iterator[Problem]:
             return
 
 
-def _unknown_name(service: Service) -> Iterator[str]:
-    if server_of(service.engine).loads_model and not service.model.startswith("/"):
-        yield (
-            f"{service.model} is no folder beside the file: the engine takes it for a name and looks for it in its "
-            "cache or on the network"
-        )
-
-
 # a cluster
 
 
@@ -152,8 +141,8 @@ def _unseen(service: Service) -> Iterator[str]:
     paths = {
         "the model": service.model if server_of(service.engine).loads_model else "",
         "the engine's python": service.python,
+        "the router's python": service.router.python if service.router is not None else "",
     }
-    paths["the router's python"] = service.router.python if service.router is not None else ""
     for what, path in paths.items():
         if path.startswith("/") and not os.path.exists(path):  # noqa: PTH110  pathlib raises for names no file can have
             yield f"{what}, {path}, is not on this machine; see that the nodes of {service.site.name} have it"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +12,13 @@ from typing import Any
 import yaml
 
 from ridgeline import catalog
-from ridgeline.errors import InputError, Problem, StudyError
+from ridgeline.errors import InputError, Problem, ReadError, StudyError
 from ridgeline.records.secrets import looks_secret, masked
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.releases import parse_version
 from ridgeline.serving.engines.settings import EngineSettings, layout_of
 from ridgeline.serving.model.config import load_model
-from ridgeline.serving.node.preflight import NodeReport, node_from
+from ridgeline.serving.node.preflight import read_node
 from ridgeline.serving.ports import LAST_PORT, highest_port
 from ridgeline.serving.service.members import port_step
 from ridgeline.serving.service.routers import ROUTERS
@@ -68,12 +67,10 @@ def _files(records: Sequence[str], folder: Path) -> list[Path]:
 
 def _hca_of(path: Path) -> str:
     try:
-        report: NodeReport = node_from(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
-        raise StudyError(
-            f"preflight: {path}: {error}; write it with `ridgeline site preflight --json > {path.name}`"
-        ) from None
-    lines = (re.fullmatch(rf"export {_HCA}='?([^']*)'?", line) for line in report.exports)
+        exports = read_node(path).exports
+    except (InputError, ReadError) as error:
+        raise StudyError(f"preflight: {error}") from None
+    lines = (re.fullmatch(rf"export {_HCA}='?([^']*)'?", line) for line in exports)
     return next((line[1] for line in lines if line), "")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -38,7 +38,6 @@ from ridgeline.serving.planner.planner import Choice, Plan
 from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.service.file import service_from, service_text
 from ridgeline.serving.service.members import Member, members_of, variable
-from ridgeline.serving.service.routers import can_queue
 from ridgeline.serving.service.service import USUAL_ROUTER, server_of
 from ridgeline.workloads.base import NO_WEIGHTS, Workload
 
@@ -58,7 +57,11 @@ class RoleSetting:
 def _role_settings(unit: Unit) -> list[RoleSetting]:
     """Every value of the server's command line, in the order to write them."""
     found = [RoleSetting(name, value, _why(unit, name, value)) for name, value in unit_values(unit).items()]
-    return [*found, *_redundancy(unit), *_transfer(unit)]
+    experts, ranks = unit.question.model.experts, unit.layout.ep
+    if experts is not None and uses_deepep(unit.layout) and (copies := -experts.count % ranks):
+        why = f"{experts.count} experts do not divide among {ranks} ranks: copies fill the gap"
+        found.append(RoleSetting("ep_num_redundant_experts", copies, why))
+    return [*found, *_transfer(unit)]
 
 
 def _role_variables(unit: Unit) -> list[RoleSetting]:
@@ -68,13 +71,6 @@ def _role_variables(unit: Unit) -> list[RoleSetting]:
         why = "seconds a prompt waits for a decode server that died; the router then tries another one"
         found.append(RoleSetting(BOOTSTRAP_VARIABLE, str(_BOOTSTRAP_S), why))
     return found
-
-
-_MODES = {
-    "normal": "batches of prompts are larger than low_latency can dispatch",
-    "low_latency": "small batches in CUDA graphs, which normal does not allow",
-    "auto": "normal for prompts, low_latency for decode steps",
-}
 
 
 def _why(unit: Unit, name: str, value: Value) -> str:
@@ -99,7 +95,11 @@ def _why(unit: Unit, name: str, value: Value) -> str:
         case "moe_a2a_backend":
             return "each rank has requests of its own: tokens travel to their experts"
         case "deepep_mode":
-            return _MODES[str(value)]
+            return {
+                "normal": "batches of prompts are larger than low_latency can dispatch",
+                "low_latency": "small batches in CUDA graphs, which normal does not allow",
+                "auto": "normal for prompts, low_latency for decode steps",
+            }[str(value)]
     return ""
 
 
@@ -122,15 +122,6 @@ def _chunk(unit: Unit) -> str:
     if unit.role == "decode":
         return f"no prompt is computed here; {engine_named(unit.settings.engine).title} sets memory aside by it"
     return f"prompt tokens of a step{each}; the next tokens of running requests wait for it"
-
-
-def _redundancy(unit: Unit) -> Iterator[RoleSetting]:
-    experts, ranks = unit.question.model.experts, unit.layout.ep
-    if experts is None or not uses_deepep(unit.layout) or experts.count % ranks == 0:
-        return
-    copies = -experts.count % ranks
-    why = f"{experts.count} experts do not divide among {ranks} ranks: copies fill the gap"
-    yield RoleSetting("ep_num_redundant_experts", copies, why)
 
 
 def _transfer(unit: Unit) -> Iterator[RoleSetting]:
@@ -189,41 +180,29 @@ def _servers_of(scheme: Scheme, model: str, name: str = "") -> dict[str, Any]:
     }
     if sum(count for _, count in groups) > 1:
         policy = {} if isinstance(scheme.shape, Pair) else {"policy": "cache_aware"}
-        service["router"] = {"kind": USUAL_ROUTER, **policy, **_limits(USUAL_ROUTER, running)}
+        limits = {"most_running": running, "most_waiting": max(1, int(running * _WAITING_SHARE))}
+        service["router"] = {"kind": USUAL_ROUTER, **policy, **limits}
     return service
 
 
-def _limits(kind: str, running: int) -> dict[str, int]:
-    """Only what the router can do: one that cannot queue refuses at once what is over its limit."""
-    waiting = max(1, int(running * _WAITING_SHARE)) if can_queue(kind) else 0
-    return {"most_running": running, "most_waiting": waiting}
-
-
-def commands_for(scheme: Scheme, model: str, nodes: Sequence[str] = ()) -> list[Command]:
+def commands_for(scheme: Scheme, model: str) -> list[Command]:
     """The command lines of the scheme's deployment, in the order to start them; the same that `service up` runs.
 
-    Unnamed nodes are node0, node1, ...; servers of one node listen on its loopback address, as `service up` has them.
+    Nodes are node0, node1, ...; servers of one node listen on its loopback address, as `service up` has them.
     """
     cluster = scheme.question.cluster
     members = members_of(service_from(_servers_of(scheme, model)), node_gpus=cluster.node.gpus)
-    alone = cluster.nodes == 1 and not nodes
-
-    def name(number: int) -> str:
-        return nodes[number] if number < len(nodes) else f"node{number}"
 
     def address(number: int) -> str:
-        return "127.0.0.1" if alone else name(number)
+        return "127.0.0.1" if cluster.nodes == 1 else f"node{number}"
 
     known = {variable(member.name): address(member.node) for member in members}
-    return [
-        _command(
-            member,
-            name(member.node + rank),
-            {**known, "address": address(member.node + rank), "head": address(member.node), "rank": str(rank)},
-        )
-        for member in members
-        for rank in range(member.resources.nodes)
-    ]
+    found = []
+    for member in members:
+        for rank in range(member.resources.nodes):
+            own = {"address": address(member.node + rank), "head": address(member.node), "rank": str(rank)}
+            found.append(_command(member, f"node{member.node + rank}", known | own))
+    return found
 
 
 def _command(member: Member, node: str, known: Mapping[str, str]) -> Command:
@@ -240,17 +219,16 @@ def _command(member: Member, node: str, known: Mapping[str, str]) -> Command:
     return Command(what, node, tuple(argv), env)
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedChoice:
+class PrintedChoice(NamedTuple):
     """The commands of a choice, and whether they hold what was predicted."""
 
-    commands: tuple[Command, ...]
+    commands: list[Command]
     lint: LintReport
 
 
 def printed(choice: Choice) -> PrintedChoice:
     question = choice.option.scheme.question
-    commands = tuple(commands_for(choice.option.scheme, _model_folder(question)))
+    commands = commands_for(choice.option.scheme, _model_folder(question))
     return PrintedChoice(commands, lint_commands(map(str, commands), question, choice.point))
 
 
@@ -263,8 +241,8 @@ def plan_json(plan: Plan) -> dict[str, object]:
     """The plan, each choice with its commands and what was checked of them."""
     rows = []
     for choice in plan.choices:
-        said = printed(choice)
-        own = {"commands": [command.as_json() for command in said.commands], "lint": said.lint.as_json()}
+        commands, lint = printed(choice)
+        own = {"commands": [command.as_json() for command in commands], "lint": lint.as_json()}
         rows.append({**choice.as_json(), **own})
     return {**plan.as_json(), "plans": rows}
 

@@ -109,24 +109,21 @@ class ServiceHistory:
             self.leaving.pop(name, None)
         elif what == "down":
             self._forget()
-        elif name in self.started:
-            self._apply_to(self.started[name], event)
-        if what in ("down", "going-down"):
-            self.is_down = True
-        elif what in ("planned", "going-up"):
-            self.is_down = False
-
-    def _apply_to(self, start: Started, event: Mapping[str, Any]) -> None:
-        what = event["event"]
-        if what == "submitted":
+        elif (start := self.started.get(name)) is None:
+            pass
+        elif what == "submitted":
             start.ticket = str(event["ticket"])
-            self.retries.pop(str(event["member"]), None)
+            self.retries.pop(name, None)
         elif what == "ready":
-            start.ready, start.ready_at_s = True, float(event.get("at", 0.0))
+            start.ready, start.ready_at_s = True, at_s
         elif what == "accepted":
             start.trial = False
         elif what == "ended":
             start.ended = str(event["reason"]) or "ended"
+        if what in ("down", "going-down"):
+            self.is_down = True
+        elif what in ("planned", "going-up"):
+            self.is_down = False
 
     def _forget(self) -> None:
         """What a service that is taken down leaves behind for the next one: nothing but who runs where."""
@@ -179,11 +176,11 @@ class ServiceHistory:
         deaths = [s for s, why in before if why == "dead" and at_s - s < RESTARTS_WITHIN_S]
         return not deaths or at_s > deaths[-1] + _dead_wait_s(len(deaths)) + _POLLED_S
 
-    def next_try_in_s(self, name: str, why: tuple[str, ...] = ("dead",)) -> float:
+    def next_try_in_s(self, name: str) -> float:
         """Until `keep` starts a member again that has ended; 0: at its next poll. What keeps dying waits longer.
 
         Only deaths count: a server that hung and was started again has not shown that its start fails.
         """
-        lately = self.restarts(name, why)
+        lately = self.restarts(name, ("dead",))
         next_s = max(lately[-1] + _dead_wait_s(len(lately)) if lately else 0.0, self.retries.get(name, 0.0))
         return max(0.0, next_s - time.time())

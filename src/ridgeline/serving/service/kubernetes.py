@@ -126,7 +126,7 @@ def _server_pod(service: Service, unit: ServiceUnit, name: str, leads: bool) -> 
     argv += () if leads else server_of(service.engine).follower_argv
     container: _Spec = {
         "name": "server",
-        "image": service.pods.image or _image(service),
+        "image": _image(service),
         "command": [in_pod(word, _VARIABLES) for word in argv],
         "env": _server_variables(service, unit, name),
         "resources": _resources(service, unit),
@@ -161,10 +161,7 @@ def _router_pod(service: Service, name: str) -> _Spec:
     choice, pods = service.router, service.pods
     assert choice is not None
     if not pods.router_image:
-        raise InputError(
-            f"Kubernetes needs an image that has {choice.kind}; name it in the deployment file: "
-            "`kubernetes: {router_image: ...}`"
-        )
+        raise _no_image(choice.kind, "router_image")
     cores, memory = choice.cores or ROUTER_CORES, choice.memory_bytes or ROUTER_MEMORY_BYTES
     roles = dict.fromkeys(unit.role for unit in service.units)
     selectors: dict[str, dict[str, str]] = {role: _labels_of(name, role) for role in roles}
@@ -189,12 +186,17 @@ def _key_secret(service: Service, name: str) -> str:
 
 
 def _image(service: Service) -> str:
+    if service.pods.image:
+        return service.pods.image
     if not (known := server_of(service.engine).image):
-        raise InputError(
-            f"Kubernetes needs an image for {service.engine}; name it in the deployment file: "
-            "`kubernetes: {image: ...}`"
-        )
+        raise _no_image(service.engine, "image")
     return known.format(".".join(map(str, release_written(service.engine, service.release))))
+
+
+def _no_image(what: str, key: str) -> InputError:
+    return InputError(
+        f"Kubernetes needs an image that has {what}; name it in the deployment file: `kubernetes: {{{key}: ...}}`"
+    )
 
 
 _ADDRESS = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
@@ -289,13 +291,12 @@ def _server_probes(service: Service) -> _Spec:
     """Ready and alive by a token that it makes on request; /health says 200 for hours on a server that hangs."""
     health = _asked("/health", _POLL_S)
     paced = {"periodSeconds": _PROGRESS_LIMIT_S, "timeoutSeconds": _PROGRESS_LIMIT_S}
-    if not (path := server_of(service.engine).generate_path):
+    if path := server_of(service.engine).generate_path:
+        ready = alive = {**_asked(path, _PROGRESS_LIMIT_S), **paced}
+    else:
         command = ["python3", f"{_PROBE_FOLDER}/{_PROBE_FILE}", str(service.first_port)]
         # each remembers its own last poll
-        ready: _Spec = {"exec": {"command": [*command, "ready"]}, **paced}
-        alive: _Spec = {"exec": {"command": [*command, "alive"]}, **paced}
-    else:
-        ready = alive = {**_asked(path, _PROGRESS_LIMIT_S), **paced}
+        ready, alive = ({"exec": {"command": [*command, name]}, **paced} for name in ("ready", "alive"))
     return {
         "startupProbe": {**health, "failureThreshold": _START_LIMIT_S // _POLL_S},
         # one poll without a token takes it from the router, three restart it
@@ -405,14 +406,9 @@ def _router(service: Service, name: str) -> Iterator[_Spec]:
     yield _object(service, "v1", "ServiceAccount", account)
     may = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
     yield _object(service, f"{groups}/v1", "Role", account, rules=may)
-    yield _object(
-        service,
-        f"{groups}/v1",
-        "RoleBinding",
-        account,
-        roleRef={"apiGroup": groups, "kind": "Role", "name": account},
-        subjects=[{"kind": "ServiceAccount", "name": account, "namespace": service.pods.namespace}],
-    )
+    role = {"apiGroup": groups, "kind": "Role", "name": account}
+    subjects = [{"kind": "ServiceAccount", "name": account, "namespace": service.pods.namespace}]
+    yield _object(service, f"{groups}/v1", "RoleBinding", account, roleRef=role, subjects=subjects)
     pod = _router_pod(service, name)
     # one: a second router would not know what the first one has let through
     spec = {"replicas": 1, "selector": {"matchLabels": pod["metadata"]["labels"]}, "template": pod}

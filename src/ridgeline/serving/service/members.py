@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ridgeline.records.launch import OnNode
@@ -51,6 +51,7 @@ def server_argv(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[st
     if service.engine == "twin":
         argv = _twin(service, unit, at)
     else:
+        step = engine.rendezvous_spacing if _talks_through_ports(engine, unit) else 1
         argv = engine.server_argv(
             ServerLaunch(
                 service.python,
@@ -64,16 +65,11 @@ def server_argv(service: Service, unit: ServiceUnit, at: ServerPlace) -> list[st
                 at.first_gpu,
                 at.visible_gpus,
                 service.served_name,
-                _span(engine, unit, at),
+                Span(unit.nodes, _HEAD, str(RENDEZVOUS_PORT + at.number * step), _RANK),
             )
         )
     argv = [*argv, *unit.arguments]
     return argv if engine.key_variable else with_key(argv, service.api_key_env)
-
-
-def _span(engine: ServingEngine, unit: ServiceUnit, at: ServerPlace) -> Span:
-    step = engine.rendezvous_spacing if _talks_through_ports(engine, unit) else 1
-    return Span(unit.nodes, _HEAD, str(RENDEZVOUS_PORT + at.number * step), _RANK)
 
 
 def _talks_through_ports(engine: ServingEngine, unit: ServiceUnit) -> bool:
@@ -157,11 +153,13 @@ def members_of(service: Service, second: Collection[str] = (), node_gpus: int | 
     nobody.
     """
     servers: list[Member] = []
-    free, rows = _FreeGpus(node_gpus), itertools.count()
+    key, engine = service.api_key_env, server_of(service.engine)
+    own_key = [(engine.key_variable, OnNode(f"${key}"))] if engine.key_variable and key else []
+    free, rows = _first_gpus(service.units, node_gpus), itertools.count()
     numbers = {role: itertools.count() for role in ROLES}
     for unit in service.units:
         for _ in range(unit.replicas):
-            node, gpu = free.take(unit)
+            node, gpu = next(free)
             first_row, name = next(rows), server_name(unit.role, next(numbers[unit.role]))
             row = first_row + (_second_row(service) if name in second else 0)
             at = _place(service, unit, row, gpu)
@@ -172,8 +170,8 @@ def members_of(service: Service, second: Collection[str] = (), node_gpus: int | 
                 resources = _leaving_room(service, resources)
             bootstrap = (at.bootstrap_port,) if unit.role == "prefill" else ()
             more = (*bootstrap, *derived_ports(service, unit, at.port))
-            env = (*_key_variable(service), *unit.env.items())
-            follow = server_of(service.engine).follower_argv if unit.nodes > 1 else ()
+            env = (*own_key, *unit.env.items())
+            follow = engine.follower_argv if unit.nodes > 1 else ()
             servers.append(Member(name, unit.role, at.port, argv, resources, env, (), more, follow, node))
     return [*servers, *router_of(service, servers)]
 
@@ -185,22 +183,17 @@ def every_member(service: Service) -> dict[str, Member]:
     return {member.name: member for member in (*second, *first)}
 
 
-class _FreeGpus:
-    """Hands out GPUs in order; a server that does not fit on the rest of a node begins the next one."""
-
-    def __init__(self, node_gpus: int | None) -> None:
-        self._size = node_gpus
-        self._node = self._gpu = 0
-
-    def take(self, unit: ServiceUnit) -> tuple[int, int]:
-        size = self._size
-        if size is not None and self._gpu and (unit.nodes > 1 or self._gpu + unit.gpus > size):
-            self._node, self._gpu = self._node + 1, 0
-        found = self._node, self._gpu
-        self._gpu += unit.gpus
-        if size is not None and (unit.nodes > 1 or self._gpu >= size):
-            self._node, self._gpu = self._node + unit.nodes, 0
-        return found
+def _first_gpus(units: Iterable[ServiceUnit], size: int | None) -> Iterator[tuple[int, int]]:
+    """First node and GPU of each server, in order; one that does not fit on the rest of a node begins the next one."""
+    node = gpu = 0
+    for unit in units:
+        for _ in range(unit.replicas):
+            if size is not None and gpu and (unit.nodes > 1 or gpu + unit.gpus > size):
+                node, gpu = node + 1, 0
+            yield node, gpu
+            gpu += unit.gpus
+            if size is not None and (unit.nodes > 1 or gpu >= size):
+                node, gpu = node + unit.nodes, 0
 
 
 def _place(service: Service, unit: ServiceUnit, number: int, gpu: int) -> ServerPlace:
@@ -286,8 +279,3 @@ def _router_resources(service: Service) -> Resources:
 def variable(name: str) -> str:
     """The shell variable that holds a member's address."""
     return "at_" + name.replace("-", "_")
-
-
-def _key_variable(service: Service) -> list[tuple[str, str]]:
-    name = server_of(service.engine).key_variable
-    return [(name, OnNode(f"${service.api_key_env}"))] if name and service.api_key_env else []

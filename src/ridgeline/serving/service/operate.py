@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ridgeline import catalog
@@ -27,14 +28,7 @@ from ridgeline.serving.engines.failures import leading_cause
 from ridgeline.serving.ports import why_not_free
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.folder import Accepted, ServiceFolder
-from ridgeline.serving.service.history import Started
-from ridgeline.serving.service.members import (
-    ROUTER,
-    Member,
-    every_member,
-    members_of,
-    router_of,
-)
+from ridgeline.serving.service.members import ROUTER, Member, every_member, members_of, router_of
 from ridgeline.serving.service.service import Service, server_of
 from ridgeline.study.lock import LockHeld, StudyLock
 
@@ -59,29 +53,6 @@ class MemberState:
     running: int | None = None
     tokens: int | None = None
     detail: str = ""
-
-
-def _state_of(
-    member: Member, start: Started | None, ending: Ending | None, url: str, engine: str, waits: str
-) -> MemberState:
-    """`waits` is why a batch system has not started it yet."""
-    if start is None or start.ended:
-        return MemberState(member.name, member.role, "down", detail=start.ended if start else "")
-    if not start.ticket:
-        return MemberState(member.name, member.role, "starting", detail="planned, not yet handed over")
-    if ending is not None:
-        return MemberState(member.name, member.role, "ended", detail=ending.reason or str(ending.cause))
-    if not url:
-        return MemberState(member.name, member.role, "starting", detail=waits)
-    if not probe.is_healthy(url):
-        return MemberState(member.name, member.role, "silent" if start.ready else "starting", url)
-    if member.is_router:
-        return MemberState(member.name, member.role, "ready", url)
-    metrics, seen = server_of(engine).metrics, probe.metrics(url)
-    running, tokens = (
-        None if name not in seen else int(seen[name]) for name in (metrics.running, metrics.output_tokens)
-    )
-    return MemberState(member.name, member.role, "ready", url, running, tokens)
 
 
 def _asked_for_tokens(states: Sequence[MemberState], engine: str, model: str, key: str) -> list[MemberState]:
@@ -283,7 +254,9 @@ class Operator:
             if start is not None and not start.ended:
                 ticket = self._handed_over(member)
                 if ticket and self.note_ending(member) is None:
-                    self.say(f"{member.name}: runs already{self._as_before(member)}")
+                    before = f"`ridgeline service restart FILE {member.name}` applies the edited file"
+                    edited = member.name in self.edited()[0]
+                    self.say(f"{member.name}: runs already{f', as it was accepted before: {before}' if edited else ''}")
                     return
             if settings is not None and not trial and self.folder.accepted is not None:
                 self.accept_member(member.name, settings)
@@ -309,11 +282,6 @@ class Operator:
         if ticket:
             self.folder.record({"event": "submitted", "member": member.name, "ticket": ticket})
         return ticket or ""
-
-    def _as_before(self, member: Member) -> str:
-        if member.name not in self.edited()[0]:
-            return ""
-        return f", as it was accepted before: `ridgeline service restart FILE {member.name}` applies the edited file"
 
     def _check_ports(self, member: Member) -> None:
         if not self.service.on_this_machine:
@@ -350,6 +318,10 @@ class Operator:
         """What requests call the model on this server."""
         url = self.folder.url(member)
         return self.service.served_name or probe.served_model(url, self.key) or self.service.model
+
+    def running(self, member: Member) -> float:
+        """Requests that this server runs; 0 where it does not say."""
+        return probe.metrics(self.folder.url(member)).get(server_of(self.service.engine).metrics.running, 0.0)
 
     def ask_for_token(self, member: Member, limit_s: float) -> bool:
         url, path = self.folder.url(member), probe.split_path(self.service.engine, member.role)
@@ -439,17 +411,14 @@ class Operator:
         url, deadline = self.folder.url(front), time.monotonic() + limit_s
         while True:
             try:
-                probe.first_answer(url, self.model_of(self.servers[0]), self.key)
+                return probe.first_answer(url, self.model_of(self.servers[0]), self.key)
             except OSError as error:
                 if time.monotonic() > deadline:
-                    raise SiteError(
-                        f"{url} does not answer a request: {error}; see `ridgeline service status`"
-                    ) from None
+                    what = f"{url} does not answer a request: {error}"
+                    raise SiteError(f"{what}; see `ridgeline service status`") from None
                 if front.is_router and (ending := self.ending(front)) is not None:
                     raise SiteError(self._died(front, ending)) from None
-                time.sleep(POLL_S)
-            else:
-                return
+            time.sleep(POLL_S)
 
     # status
 
@@ -459,16 +428,32 @@ class Operator:
         return _asked_for_tokens(states, self.service.engine, self.service.served_name, self.key)
 
     def _state(self, member: Member) -> MemberState:
-        start = self.folder.started.get(member.name)
-        runs = start is not None and bool(start.ticket) and not start.ended
-        ending = self.ending(member) if runs else None
-        found = _state_of(member, start, ending, self.folder.url(member), self.service.engine, self._waits(member))
+        start, found = self.folder.started.get(member.name), self._plain_state(member)
         over = start is not None and (found.state in ("ended", "down") or not start.ticket) and not self.folder.is_down
         if over and (next_try_s := self.folder.next_try_in_s(member.name)):
             detail = f"back-off, next try in {next_try_s:.0f} s: {found.detail}"
             return replace(found, state="back-off", detail=detail)
         out = found.state == "ready" and (member.name in self.folder.drained or member.name in self.folder.leaving)
         return replace(found, state="drained") if out else found
+
+    def _plain_state(self, member: Member) -> MemberState:
+        start, url = self.folder.started.get(member.name), self.folder.url(member)
+        found = partial(MemberState, member.name, member.role)
+        if start is None or start.ended:
+            return found("down", detail=start.ended if start else "")
+        if not start.ticket:
+            return found("starting", detail="planned, not yet handed over")
+        if (ending := self.ending(member)) is not None:
+            return found("ended", detail=ending.reason or str(ending.cause))
+        if not url:
+            return found("starting", detail=self._waits(member))
+        if not probe.is_healthy(url):
+            return found("silent" if start.ready else "starting", url)
+        if member.is_router:
+            return found("ready", url)
+        metrics, seen = server_of(self.service.engine).metrics, probe.metrics(url)
+        running, tokens = (int(seen[n]) if n in seen else None for n in (metrics.running, metrics.output_tokens))
+        return found("ready", url, running, tokens)
 
     # down
 
@@ -484,10 +469,9 @@ class Operator:
 
     def _everybody(self) -> list[Member]:
         """Also those that were started by an earlier text of the file, which no longer names them."""
-        present = self.present
-        known = {member.name for member in present}
+        known = {member.name for member in self.present}
         left = [name for name, start in self.folder.started.items() if name not in known and not start.ended]
-        return [*(Member(name, "left over", 0, (), Resources()) for name in left), *present]
+        return [*(Member(name, "left over", 0, (), Resources()) for name in left), *self.present]
 
     def stop(self, member: Member) -> None:
         """Its job has ended afterwards."""
@@ -524,10 +508,8 @@ def _acquire(lock: StudyLock) -> None:
     deadline = time.monotonic() + ACTION_WAIT_S
     while True:
         try:
-            lock.acquire()
+            return lock.acquire()
         except LockHeld:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.05)
-        else:
-            return
+        time.sleep(0.05)

@@ -12,18 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ridgeline.records.launch import OnNode
 
-_NAME = re.compile(r"\$([A-Za-z_]\w*)", re.ASCII)
-_SPECIAL_IN_DOUBLE_QUOTES = re.compile(r'[\\"`$]')
+# a name that the node fills in, or else what must be escaped
+_IN_SHELL = re.compile(r'(\$[A-Za-z_]\w*)|[\\"`$]', re.ASCII)
+_IN_POD = re.compile(r"\$([A-Za-z_]\w*)|\$", re.ASCII)
 
 
 def in_shell(word: str) -> str:
     """As one word for dash, bash and any other POSIX shell."""
     if not isinstance(word, OnNode):
         return shlex.quote(word)
-    parts = _NAME.split(word)  # text, name, text, name, ..., text
-    texts = (_SPECIAL_IN_DOUBLE_QUOTES.sub(r"\\\g<0>", text) for text in parts[::2])
-    names = (f"${name}" for name in parts[1::2])
-    return f'"{_alternating(texts, names)}"'
+    escaped = _IN_SHELL.sub(lambda found: found[1] or f"\\{found[0]}", word)
+    return f'"{escaped}"'
 
 
 def shell_line(argv: Iterable[str]) -> str:
@@ -42,23 +41,17 @@ def in_pod(word: str, variables: Mapping[str, str]) -> str:
     """
     if not isinstance(word, OnNode):
         return word.replace("$", "$$")
-    parts = _NAME.split(word)
-    texts = (text.replace("$", "$$") for text in parts[::2])
-    return _alternating(texts, (f"$({variables[name]})" for name in parts[1::2]))
+    return _IN_POD.sub(lambda found: f"$({variables[found[1]]})" if found[1] else "$$", word)
 
 
 def in_unit(word: str) -> str:
     """As one word of ExecStart= and similar keys in a unit of systemd, which fills in %x, $NAME and ${NAME}."""
-    escaped = "".join(_IN_UNIT.get(character, character) for character in word)
-    return f'"{escaped}"'
+    if re.fullmatch(r"[\w./:=@+,-]+", word):
+        return word
+    return f'"{word.translate(_IN_UNIT)}"'
 
 
-_IN_UNIT = {"%": "%%", "$": "$$", "\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-
-
-def _alternating(texts: Iterable[str], names: Iterable[str]) -> str:
-    first, *others = texts
-    return first + "".join(name + text for name, text in zip(names, others, strict=True))
+_IN_UNIT = str.maketrans({"%": "%%", "$": "$$", "\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"})
 
 
 # An API key is no word of a command line: the arguments of a process are read by every user of its node, its

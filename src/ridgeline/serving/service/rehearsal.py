@@ -22,7 +22,6 @@ from pathlib import Path
 from statistics import fmean
 
 from ridgeline.errors import InputError, SiteError
-from ridgeline.records.expression import Value
 from ridgeline.records.site import LOCAL
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_VARIABLE
 from ridgeline.serving.load.bench import BenchResult, bench
@@ -33,7 +32,7 @@ from ridgeline.serving.service.admission import AdmissionLimits, twin_model
 from ridgeline.serving.service.keep.keeper import Keeper
 from ridgeline.serving.service.members import TWIN_OPTIONS, Member
 from ridgeline.serving.service.operate import Operator
-from ridgeline.serving.service.routers import ROUTERS
+from ridgeline.serving.service.routers import ROUTERS, USUAL_POLICY
 from ridgeline.serving.service.service import RouterChoice, Service, ServiceUnit, server_of
 from ridgeline.serving.traffic.requests import RequestRecord, Slo
 from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
@@ -150,7 +149,7 @@ def known_policies(service: Service) -> list[str]:
     if service.router is None:
         raise InputError("there is no router to rehearse; add one to the deployment file")
     known = ROUTERS[service.router.kind].policies
-    own = [service.router.policy or ROUTERS[service.router.kind].usual]
+    own = [service.router.policy or USUAL_POLICY]
     tried = [policy for policy in known if policy not in _LEFT_OUT and (policy != "bucket" or service.split)]
     return list(dict.fromkeys([*own, *tried]))
 
@@ -177,10 +176,8 @@ def _as_twins(service: Service, speed: float = 1.0) -> Service:
 
 
 def _as_twin(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit:
-    flags = server_of(service.engine).flags
-    settings: dict[str, Value] = {
-        name: value for name, value in flags.canonical(unit.settings).items() if name in TWIN_OPTIONS
-    }
+    known = server_of(service.engine).flags.canonical(unit.settings)
+    settings = {name: value for name, value in known.items() if name in TWIN_OPTIONS}
     env = {name: value for name, value in unit.env.items() if name == BOOTSTRAP_VARIABLE}
     arguments = [] if speed == 1 else ["--speed", f"{speed:g}"]
     own = {"nodes": 1, "gpus": 0, "settings": settings, "arguments": arguments, "env": env}
@@ -188,9 +185,6 @@ def _as_twin(service: Service, unit: ServiceUnit, speed: float) -> ServiceUnit:
 
 
 _READY_S = 180.0
-# Nobody waits for answers that were given up: by default these routers wait for minutes, until they are killed.
-_END_AT_ONCE = ("--shutdown-grace-period-secs", "0")
-_AT_ONCE = {"smg": _END_AT_ONCE, "sglang-router": _END_AT_ONCE}
 
 
 class RehearsalService:
@@ -202,7 +196,10 @@ class RehearsalService:
 
     def operator(self, router: RouterChoice) -> Operator:
         assert self._twins.router is not None
-        argv = [*router.arguments, *_AT_ONCE.get(router.kind, ())]
+        argv = list(router.arguments)
+        if router.kind in ("smg", "sglang-router"):
+            # nobody waits for answers that were given up: by default these wait for minutes, until they are killed
+            argv += ["--shutdown-grace-period-secs", "0"]
         placed = router.model_copy(update={"port": self._twins.router.port, "arguments": argv})
         return Operator(replace(self._twins, router=placed), self._root)
 
@@ -450,7 +447,8 @@ def _in_pairs(own: str, other: str, run: Callable[[int, int], Rehearsal], seed: 
         choice = _choice(own, other, seen)
         if len(seen) in _SHOWN_AFTER and choice.changed:
             return choice
-        if len(seen) >= _LEAST_PAIRS and not _promises(choice):
+        assert choice.goodput is not None and choice.ttft is not None
+        if len(seen) >= _LEAST_PAIRS and not (_gains(choice.goodput, WORTH) or _gains(choice.ttft, _TTFT_WORTH)):
             break
     return replace(choice, policy=own)
 
@@ -464,12 +462,6 @@ def _choice(own: str, other: str, seen: Sequence[tuple[Rehearsal, Rehearsal]]) -
     return PolicyChoice(own, other if more or sooner else own, other, goodput, ttft)
 
 
-def _promises(choice: PolicyChoice) -> bool:
-    """Whether the other may still turn out to be better by what matters."""
-    assert choice.goodput is not None and choice.ttft is not None
-    return _gains(choice.goodput, WORTH) or _gains(choice.ttft, _TTFT_WORTH)
-
-
 def _gains(comparison: Comparison, worth: float) -> bool:
     if comparison.estimate is None:
         return False
@@ -477,12 +469,10 @@ def _gains(comparison: Comparison, worth: float) -> bool:
 
 
 def _compared(other: str, pairs: Sequence[tuple[float, float]], direction: Direction) -> Comparison:
-    blocks = [Block(n, (), [own], {other: [new]}) for n, (own, new) in enumerate(pairs)] or [
-        Block(0, (), [], {other: []})
-    ]
+    blocks = [Block(n, (), [own], {other: [new]}) for n, (own, new) in enumerate(pairs)]
     # what may go wrong is divided among the two figures and the times at which they may show something
     share = 1 / 2 / len(_SHOWN_AFTER)
-    return confirm(blocks, LEVEL, direction, share=share).comparisons[other]
+    return confirm(blocks or [Block(0, (), [], {other: []})], LEVEL, direction, share=share).comparisons[other]
 
 
 def _shown(comparison: Comparison, worth: float) -> bool:
@@ -490,11 +480,8 @@ def _shown(comparison: Comparison, worth: float) -> bool:
 
 
 def _limited(router: RouterChoice, limits: AdmissionLimits) -> RouterChoice:
-    keys = limits.for_router(router.kind)
-    wait = float(max(1, round(limits.longest_wait_s))) if keys["longest_wait"] else None  # as it is written
-    waiting = limits.most_waiting if wait else 0
-    own = {"most_running": limits.most_running, "most_waiting": waiting, "longest_wait_s": wait}
-    return router.model_copy(update=own)
+    """As they would be written into the file."""
+    return RouterChoice.model_validate({**router.model_dump(by_alias=True), **limits.for_router(router.kind)})
 
 
 def _run(
@@ -520,7 +507,13 @@ def _rehearsal(
 ) -> Rehearsal:
     summary, records = result.summary, result.records
     refused = [record for record in records if _refused(record)]
-    failed = [r for r in records if not r.ok and not _refused(r) and not (r.status == _UNFINISHED and _comes(r, lost))]
+    failed = [
+        r
+        for r in records
+        if not (r.ok or _refused(r))
+        # nobody waited for the end of an answer that comes; without a first token so long after a loss it is lost, too
+        and not (r.status == _UNFINISHED and (r.first_token_s is not None or not lost))
+    ]
     good = sum(_kept_limits(record, summary.slos) for record in records)
     ends = [record.end_s or record.sent_s for record in failed]
     return Rehearsal(
@@ -537,11 +530,6 @@ def _rehearsal(
         recovery_s=max([0.0, *(end_s - lost[0] for end_s in ends)]) if lost else None,
         void="; ".join([*(result.fidelity.why if result.void else ()), *_starved(counted)]),
     )
-
-
-def _comes(record: RequestRecord, lost: Sequence[float]) -> bool:
-    """Of an answer that nobody waited for to its end. Without a first token so long after a loss it is lost, too."""
-    return record.first_token_s is not None or not lost
 
 
 def _kept_limits(record: RequestRecord, slos: Sequence[Slo]) -> bool:

@@ -30,10 +30,7 @@ def _unit_text(service: Service, file: Path) -> str:
     """What `service render FILE --for systemd` writes."""
     variables = [name for name in (service.api_key_env, service.notify.webhook_env) if name]
     secrets = file.absolute().with_suffix(".env")
-    needs = [
-        f"# holds {' and '.join(variables)}, as NAME=value; readable by you alone",
-        f"EnvironmentFile={_text(str(secrets))}",
-    ]
+    holds = f"# holds {' and '.join(variables)}, as NAME=value; readable by you alone"
     argv = [sys.executable, "-m", "ridgeline", "service", "keep", str(file.absolute()), "--metrics", _METRICS_PORT]
     return "\n".join(
         [
@@ -48,8 +45,8 @@ def _unit_text(service: Service, file: Path) -> str:
             "",
             "[Service]",
             f"WorkingDirectory={_text(str(file.absolute().parent))}",
-            f"ExecStart={' '.join(map(_quoted, argv))}",
-            *(needs if variables else []),
+            f"ExecStart={' '.join(in_unit(word) for word in argv)}",
+            *([holds, f"EnvironmentFile={_text(str(secrets))}"] if variables else []),
             "Restart=always",
             "RestartSec=5",
             "# servers that keep started keep running when it ends",
@@ -67,10 +64,6 @@ def _text(text: str) -> str:
     return text.replace("%", "%%").replace("\n", " ")
 
 
-def _quoted(word: str) -> str:
-    return word if re.fullmatch(r"[\w./:=@+,-]+", word) else in_unit(word)
-
-
 TARGETS = ("local", "slurm", "pbs", "kubernetes", "systemd")
 _LAUNCHERS = {"slurm": "srun", "pbs": "openmpi"}
 
@@ -85,16 +78,14 @@ def render(service: Service, out: Path, target: str = "", file: Path | None = No
         raise InputError(f"service render knows {', '.join(TARGETS)}; {chosen!r} is none of them")
     if chosen == "systemd":
         assert file is not None, "a unit names the deployment file"
-        out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / _unit_name(service), _unit_text(service, file))
-        yield out / _unit_name(service)
+        texts = [(_unit_name(service), _unit_text(service, file))]
+    elif chosen == "kubernetes":
+        texts = list(manifests(service))  # all of them, or none where one cannot be made
     else:
-        yield from _manifests(service, out) if chosen == "kubernetes" else _scripts(service, out, chosen)
-
-
-def _manifests(service: Service, out: Path) -> Iterator[Path]:
+        yield from _scripts(service, out, chosen)
+        return
     out.mkdir(parents=True, exist_ok=True)
-    for name, text in list(manifests(service)):  # all of them, or none where one cannot be made
+    for name, text in texts:
         write_whole(out / name, text)
         yield out / name
 
@@ -119,10 +110,12 @@ def _scripts(service: Service, out: Path, chosen: str) -> Iterator[Path]:
             write_whole(path, executor.script(job), mode=0o755)
             yield out / path.relative_to(folder.root)
     submit = {"slurm": "sbatch", "pbs": "qsub"}.get(chosen)
-    lines = ["#!/bin/sh"]
-    lines.append(f"# starts {in_comment(service.name)}: every server, then the router, which waits for their addresses")
-    lines.append('cd "$(dirname "$0")" || exit 74')
-    lines.append(f"rm -f members/*/{ADDRESS_FILE} members/*/{ADDRESS_FILE}.* {URL_FILE}  # of an earlier start")
+    lines = [
+        "#!/bin/sh",
+        f"# starts {in_comment(service.name)}: every server, then the router, which waits for their addresses",
+        'cd "$(dirname "$0")" || exit 74',
+        f"rm -f members/*/{ADDRESS_FILE} members/*/{ADDRESS_FILE}.* {URL_FILE}  # of an earlier start",
+    ]
     for member in members:
         if submit:
             lines.append(f"{submit} members/{member.name}/job.sh")

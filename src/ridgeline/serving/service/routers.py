@@ -18,12 +18,6 @@ from ridgeline.serving.service.service import RouterChoice, Service, server_of
 
 # Settings of routers that keep overload and dead servers from taking the service down, and the flags of each for them.
 
-# sglang-router 0.3.2 answers 408 to whoever waits in its queue, within a second, whether or not a place gets free.
-_CANNOT_QUEUE = ("sglang-router",)
-# Its limit is a bucket that also fills up by itself: by the whole limit every second by default, by 1 at the least.
-_REFILLS = ("sglang-router",)
-
-
 # smg's power_of_two compares what servers said up to ten seconds ago, so that all new requests go to the same one until
 # they say otherwise: at 1.0 of what two servers bear, a third of the goodput that its own count of requests gives.
 _OWN_COUNT = ["--power-of-two-load-metric", "least_requests"]
@@ -37,7 +31,6 @@ _NO_VETO = "--disable-worker-overload-protection"
 # as a request is tried again elsewhere; one that was paired with a dead decode server waits for its prefill server
 # instead, which waits for the dead one. A server that is merely busy has ten seconds to answer.
 _HEALTH_CHECKS = {"--health-check-interval-secs": 2, "--health-check-timeout-secs": 5, "--health-failure-threshold": 2}
-_CHECKS_HEALTH = ("sglang-router", "smg")
 
 # A server with this limit answers 503 when it is full.
 _QUEUE_KNOB = "max_queued_requests"
@@ -51,16 +44,6 @@ _NO_BREAKER = ["--disable-circuit-breaker", "--retry-initial-backoff-ms", "100"]
 _HEALTH_CHECKS_ALONE = {**_HEALTH_CHECKS, "--health-check-interval-secs": 1, "--health-failure-threshold": 1}
 
 
-def can_queue(kind: str) -> bool:
-    """Whether a request that waits in the router is let in when another one ends."""
-    return kind not in _CANNOT_QUEUE
-
-
-def _leaks(kind: str) -> bool:
-    """Whether more than `most_running` come through while overload lasts: one more every second."""
-    return kind in _REFILLS
-
-
 def _servers_refuse(service: Service) -> bool:
     """Whether each server refuses by itself what is too much for it, with 503."""
     return any(_QUEUE_KNOB in unit.settings for unit in service.units)
@@ -72,10 +55,10 @@ def router_promise(service: Service) -> str:
     if choice is None:
         return ""
     waiting = ""
-    if choice.most_waiting and not can_queue(choice.kind):
+    if choice.most_waiting and not ROUTERS[choice.kind].queues:
         remedy = "write `most_waiting: 0` or `kind: smg`"
         waiting = f"{choice.kind} answers 408 within a second to whoever waits; {remedy}. "
-    if choice.most_running is None or not _leaks(choice.kind):
+    if choice.most_running is None or not ROUTERS[choice.kind].refills:
         return waiting.removesuffix(". ")
     without = f"{choice.kind} refuses without Retry-After; where clients need it use `kind: smg`"
     if _servers_refuse(service):
@@ -87,19 +70,18 @@ def router_promise(service: Service) -> str:
 
 
 def _protection_argv(service: Service) -> list[str]:
-    choice = service.router
-    assert choice is not None
+    choice, dialect = _choice(service)
     argv: list[str] = []
     if choice.most_running is not None:
         argv += ["--max-concurrent-requests", str(choice.most_running)]
-        if _leaks(choice.kind):
+        if dialect.refills:
             argv += ["--rate-limit-tokens-per-second", "1"]
     if choice.most_waiting is not None:
         argv += ["--queue-size", str(choice.most_waiting)]
     if choice.longest_wait_s is not None:
         argv += ["--queue-timeout-secs", str(max(1, round(choice.longest_wait_s)))]
     alone = choice.kind == "sglang-router" and (not service.split or _servers_refuse(service))
-    if choice.kind in _CHECKS_HEALTH:
+    if dialect.checks_health:
         argv += [str(word) for pair in (_HEALTH_CHECKS_ALONE if alone else _HEALTH_CHECKS).items() for word in pair]
     argv += _NO_BREAKER if alone else []
     if choice.kind == "smg":
@@ -115,20 +97,21 @@ _COMMON = ("random", "round_robin", "cache_aware", "power_of_two")
 class _RouterDialect:
     """`module` is run with the environment's python.
 
-    `engines` are those whose prefill and decode servers it can pair, by the protocol that they speak.
+    `engines` are those whose prefill and decode servers it can pair, by the protocol that they speak. `checks_keys`: of
+    users and of whoever changes its servers; else it only passes them on, and not to split roles.
     """
 
     module: str
     command: tuple[str, ...]
     policies: tuple[str, ...]
-    prefill_policies: tuple[str, ...]  # those of them that choose among prefill servers only
-    split_switch: str
-    engines: tuple[str, ...]
-    port_annotation: str  # of a prefill pod: where its bootstrap server listens
-    checks_keys: (
-        bool  # of users and of whoever changes its servers; else it only passes them on, and not to split roles
-    )
-    usual: str = "cache_aware"  # the policy by default
+    prefill_policies: tuple[str, ...] = ("bucket",)  # those of them that choose among prefill servers only
+    split_switch: str = "--pd-disaggregation"
+    engines: tuple[str, ...] = ("sglang", "twin")
+    port_annotation: str = "sglang.ai/bootstrap-port"  # of a prefill pod: where its bootstrap server listens
+    checks_keys: bool = True
+    checks_health: bool = True
+    queues: bool = True  # a request that waits is let in when another one ends
+    refills: bool = False  # its limit also fills up by itself
 
 
 _Backend = tuple[str, OnNode, int]  # the role of a server, its URL, and its bootstrap port
@@ -136,54 +119,46 @@ _Backend = tuple[str, OnNode, int]  # the role of a server, its URL, and its boo
 
 def router_argv(service: Service, backends: Sequence[_Backend]) -> list[str]:
     """All words of the router's command line, its servers named one by one; the node knows their addresses."""
-    argv = [*_front(service), *_named(service, backends), *_choice(service).arguments]
-    return with_key(argv, service.api_key_env)
-
-
-def discovery_argv(service: Service, selectors: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """The same for a router that asks Kubernetes which servers there are: by role, the labels that they have."""
-    argv = ["--service-discovery", "--service-discovery-namespace", service.pods.namespace]
-    argv += ["--service-discovery-port", str(service.first_port)]
-    if service.split:
-        argv.append(ROUTERS[_choice(service).kind].split_switch)
-    for role, labels in selectors.items():
-        argv += ["--selector" if role == "both" else f"--{role}-selector", *(f"{k}={v}" for k, v in labels.items())]
-    return with_key([*_front(service), *argv, *_choice(service).arguments], service.api_key_env)
-
-
-def _choice(service: Service) -> RouterChoice:
-    assert service.router is not None
-    return service.router
-
-
-def _front(service: Service) -> list[str]:
-    """The program, where it listens, and what it may let through: these flags are the same for all of them."""
-    choice = _choice(service)
-    dialect = ROUTERS[choice.kind]
-    argv = [choice.python, "-m", dialect.module, *dialect.command, "--host", _ADDRESS, "--port", str(choice.port)]
-    # it would open its metrics to the world at a port that two routers on a node would share
-    argv += ["--prometheus-host", _ADDRESS, "--prometheus-port", str(metrics_port(choice))]
-    argv += ["--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "1800"]
-    argv += _policy(dialect, choice.policy)
-    argv += _protection_argv(service)
-    return argv
-
-
-def _policy(dialect: _RouterDialect, policy: str) -> list[str]:
-    if not policy:
-        return []
-    return ["--prefill-policy" if policy in dialect.prefill_policies else "--policy", policy]
-
-
-def _named(service: Service, backends: Sequence[_Backend]) -> list[str]:
+    choice, dialect = _choice(service)
+    argv = _front(service)
     if not service.split:
-        return ["--worker-urls", *(url for _, url, _ in backends)]
-    argv = [ROUTERS[_choice(service).kind].split_switch]
+        argv += ["--worker-urls", *(url for _, url, _ in backends)]
+        return with_key([*argv, *choice.arguments], service.api_key_env)
+    argv.append(dialect.split_switch)
     for role, url, bootstrap_port in backends:
         argv += [f"--{role}", url]
         if role == "prefill" and server_of(service.engine).bootstraps:
             argv.append(str(bootstrap_port))
-    return argv
+    return with_key([*argv, *choice.arguments], service.api_key_env)
+
+
+def discovery_argv(service: Service, selectors: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The same for a router that asks Kubernetes which servers there are: by role, the labels that they have."""
+    choice, dialect = _choice(service)
+    argv = [*_front(service), "--service-discovery", "--service-discovery-namespace", service.pods.namespace]
+    argv += ["--service-discovery-port", str(service.first_port)]
+    if service.split:
+        argv.append(dialect.split_switch)
+    for role, labels in selectors.items():
+        argv += ["--selector" if role == "both" else f"--{role}-selector", *(f"{k}={v}" for k, v in labels.items())]
+    return with_key([*argv, *choice.arguments], service.api_key_env)
+
+
+def _choice(service: Service) -> tuple[RouterChoice, _RouterDialect]:
+    assert service.router is not None
+    return service.router, ROUTERS[service.router.kind]
+
+
+def _front(service: Service) -> list[str]:
+    """The program, where it listens, and what it may let through: these flags are the same for all of them."""
+    choice, dialect = _choice(service)
+    argv = [choice.python, "-m", dialect.module, *dialect.command, "--host", _ADDRESS, "--port", str(choice.port)]
+    # it would open its metrics to the world at a port that two routers on a node would share
+    argv += ["--prometheus-host", _ADDRESS, "--prometheus-port", str(metrics_port(choice))]
+    argv += ["--worker-startup-check-interval", "1", "--worker-startup-timeout-secs", "1800"]
+    if choice.policy:
+        argv += ["--prefill-policy" if choice.policy in dialect.prefill_policies else "--policy", choice.policy]
+    return argv + _protection_argv(service)
 
 
 def metrics_port(choice: RouterChoice) -> int:
@@ -191,37 +166,28 @@ def metrics_port(choice: RouterChoice) -> int:
     return choice.port + 1 if choice.port < 65535 else choice.port - 1
 
 
-_SGLANG_PORT = "sglang.ai/bootstrap-port"
+USUAL_POLICY = "cache_aware"  # of all of them
 ROUTERS: Mapping[str, _RouterDialect] = {
+    # 0.3.2 answers 408 to whoever waits in its queue, within a second, whether or not a place gets free. Its limit is a
+    # bucket that fills up by the whole limit every second by default, by 1 at the least.
     "sglang-router": _RouterDialect(
-        "sglang_router.launch_router",
-        (),
-        (*_COMMON, "manual", "bucket"),
-        ("bucket",),
-        "--pd-disaggregation",
-        ("sglang", "twin"),
-        _SGLANG_PORT,
-        True,
+        "sglang_router.launch_router", (), (*_COMMON, "manual", "bucket"), queues=False, refills=True
     ),
     "smg": _RouterDialect(
         "smg",
         ("launch",),
         (*_COMMON, "manual", "least_load", "consistent_hashing", "prefix_hash", "passthrough", "bucket"),
-        ("bucket",),
-        "--pd-disaggregation",
-        ("sglang", "twin"),
-        _SGLANG_PORT,
-        True,
     ),
     "vllm-router": _RouterDialect(
         "vllm_router.launch_router",
         (),
         (*_COMMON, "consistent_hash"),
-        (),
-        "--vllm-pd-disaggregation",
-        ("vllm", "twin"),
-        "vllm.ai/bootstrap-port",
-        False,
+        prefill_policies=(),
+        split_switch="--vllm-pd-disaggregation",
+        engines=("vllm", "twin"),
+        port_annotation="vllm.ai/bootstrap-port",
+        checks_keys=False,
+        checks_health=False,
     ),
 }
 
@@ -260,16 +226,13 @@ class RouterAdmin:
     def add(self, url: str, role: str, **more: Any) -> None:
         """Listed afterwards, with everything that the router knew of it when it started."""
         if url not in self.workers():
-            self._post({**self._worker(url, role), **more})
+            worker: dict[str, Any] = {"url": url, "worker_type": "regular" if role == "both" else role, **more}
+            if self._key:
+                worker["api_key"] = self._key  # else the router asks the server without one, and never takes it in
+            if role == "prefill" and (port := _bootstrap_port(url, self._key)) is not None:
+                worker["bootstrap_port"] = port  # else decode servers wait for KV that nobody sends
+            self._post(worker)
         self._until(url, listed=True)
-
-    def _worker(self, url: str, role: str) -> dict[str, Any]:
-        worker: dict[str, Any] = {"url": url, "worker_type": "regular" if role == "both" else role}
-        if self._key:
-            worker["api_key"] = self._key  # else the router asks the server without one, and never takes it in
-        if role == "prefill" and (port := _bootstrap_port(url, self._key)) is not None:
-            worker["bootstrap_port"] = port  # else decode servers wait for KV that nobody sends
-        return worker
 
     def _post(self, worker: dict[str, Any]) -> None:
         deadline = time.monotonic() + _ADMIN_S
@@ -303,8 +266,7 @@ class RouterAdmin:
 def _bootstrap_port(url: str, key: str) -> int | None:
     """What a prefill server says of itself; None where it has no such port, as vLLM's."""
     try:
-        said = json.loads(probe.ask(f"{url}/server_info", key=key))
-        port = said.get("disaggregation_bootstrap_port")
+        port = json.loads(probe.ask(f"{url}/server_info", key=key)).get("disaggregation_bootstrap_port")
     except (OSError, ValueError, AttributeError):
         return None
     return port if isinstance(port, int) else None

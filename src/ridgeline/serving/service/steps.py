@@ -21,7 +21,7 @@ from ridgeline.serving.service.keep.watch import ServerPoll, poll_from
 from ridgeline.serving.service.members import Member
 from ridgeline.serving.service.operate import DRAIN_S, POLL_S, Operator
 from ridgeline.serving.service.routers import RouterAdmin
-from ridgeline.serving.service.service import Service, server_of
+from ridgeline.serving.service.service import Service
 
 _TOKEN_S = 30.0  # for the first token of a server that takes another's place
 
@@ -32,11 +32,11 @@ class Steps:
     def __init__(
         self, operator: Operator, alert: Callable[[str, str, str], None] = lambda kind, member, text: None
     ) -> None:
-        self._operator, self._alert = operator, alert
+        self._operator, self._folder, self._alert = operator, operator.folder, alert
 
     def admin(self) -> RouterAdmin | None:
         router = self._operator.router
-        url = self._operator.folder.url(router) if router is not None else ""
+        url = self._folder.url(router) if router is not None else ""
         return RouterAdmin(url, self._operator.key) if url else None
 
     def listed(self) -> dict[str, dict[str, Any]] | None:
@@ -49,24 +49,35 @@ class Steps:
 
     def go_on(self, member: Member, listed: Collection[str] | None) -> None:
         """The next step of what was begun with it, by us or by somebody who was killed."""
-        operator, folder = self._operator, self._operator.folder
+        operator, folder = self._operator, self._folder
         start = folder.started.get(member.name)
         known = listed is not None and folder.url(member) in listed
         comes = member.name in folder.replacing.values()
         if member.name in folder.commanded and folder.is_commanded():
             return  # whoever restarts it, or tries settings on it, is still at it
         if member.name in folder.retiring:
-            self._retire(member, known)
+            if known:
+                self.take_out(member)
+            if self.may_end(member, folder.retiring[member.name]):
+                with operator.action():
+                    if operator.cancel(member):
+                        folder.record({"event": "retired", "member": member.name})
         elif member.name in folder.leaving:
             self.leave(member, folder.generation(member.name), listed=known)
         elif start is None or (not start.ticket and not start.ended):
             operator.ensure(member)  # planned, and whoever did so never handed it over
-        elif start.trial:
-            self._end_trial(member)
+        elif start.trial:  # whoever tried settings on it is gone: it goes back to those that were accepted
+            with operator.action():
+                folder.record({"event": "leaving", "member": member.name, "why": "its trial was given up"})
+            operator.say(f"{member.name}: its trial was given up; started again as it was accepted")
         elif comes and start.ended and not folder.was_started(member.name):
             operator.ensure(member)  # it ran at an earlier time, and whoever wanted it back never started it
         elif comes and (start.ended or operator.ending(member) is not None):
-            self._did_not_come(member)
+            with operator.action():
+                operator.note_ending(member)
+                folder.record({"event": "replace-failed", "member": self._replaced_by(member)})
+            ended = folder.started[member.name].ended
+            self._alert("replace-failed", member.name, f"ended before it served: {ended}")
         elif not start.ended and not start.ready:
             self._note_ready(member)
         elif start.serves and comes:
@@ -79,7 +90,7 @@ class Steps:
 
         `strict`: what the router has against it is an error.
         """
-        admin, url = self.admin(), self._operator.folder.url(member)
+        admin, url = self.admin(), self._folder.url(member)
         if admin is None or not url or member.is_router:
             return
         try:
@@ -90,24 +101,24 @@ class Steps:
             self._operator.say(f"{member.name}: the router keeps it: {error}")
 
     def put_back(self, member: Member, how: str = "serves again") -> None:
-        operator, admin = self._operator, self.admin()
+        operator, folder, admin = self._operator, self._folder, self.admin()
         with operator.action():
-            operator.folder.record({"event": "back", "member": member.name})
-            if member.is_router:
-                self._keep_out_what_was_drained()
-            elif admin is not None:
-                admin.add(operator.folder.url(member), member.role)
+            folder.record({"event": "back", "member": member.name})
+            if admin is not None and not member.is_router:
+                admin.add(folder.url(member), member.role)
+            elif admin is not None:  # one that starts knows every server of its command line
+                for server in operator.servers:
+                    if server.name in folder.drained | folder.leaving.keys() and folder.url(server):
+                        admin.take_away(folder.url(server))
             operator.say(f"{member.name}: {how}")
-        self._alert("serves-again", member.name, f"at {operator.folder.url(member)}")
+        self._alert("serves-again", member.name, f"at {folder.url(member)}")
 
     def may_end(self, member: Member, until_s: float) -> bool:
         """It has nothing to finish, or no time left for it."""
-        operator = self._operator
-        start = operator.folder.started.get(member.name)
+        start = self._folder.started.get(member.name)
         if start is None or start.ended or time.time() >= until_s:
             return True
-        metric = server_of(operator.service.engine).metrics.running
-        return probe.metrics(operator.folder.url(member)).get(metric, 0.0) <= 0
+        return self._operator.running(member) <= 0
 
     def leave(
         self,
@@ -122,7 +133,7 @@ class Steps:
 
         Whether it was started since this generation, by us or by somebody else.
         """
-        operator, folder = self._operator, self._operator.folder
+        operator, folder = self._operator, self._folder
         start = folder.started.get(member.name)
         if listed and start is not None and not start.ended:
             self.take_out(member)
@@ -137,44 +148,21 @@ class Steps:
             operator.ensure(named.get(member.name, member), settings, trial)
         return True
 
-    def _end_trial(self, member: Member) -> None:
-        """Whoever tried settings on it is gone: it goes back to those that were accepted."""
-        with self._operator.action():
-            self._operator.folder.record({"event": "leaving", "member": member.name, "why": "its trial was given up"})
-        self._operator.say(f"{member.name}: its trial was given up; started again as it was accepted")
-
-    def _retire(self, member: Member, listed: bool) -> None:
-        if listed:
-            self.take_out(member)
-        if not self.may_end(member, self._operator.folder.retiring[member.name]):
-            return
-        with self._operator.action():
-            if self._operator.cancel(member):
-                self._operator.folder.record({"event": "retired", "member": member.name})
-
-    def _did_not_come(self, member: Member) -> None:
-        """One that was to take another's place has ended before it served."""
-        operator, folder = self._operator, self._operator.folder
-        with operator.action():
-            operator.note_ending(member)
-            folder.record({"event": "replace-failed", "member": self._replaced_by(member)})
-        self._alert("replace-failed", member.name, f"ended before it served: {folder.started[member.name].ended}")
-
     def _note_ready(self, member: Member) -> None:
         """A member that was started, by us or by somebody who was killed, and answers now."""
-        operator = self._operator
-        if not operator.is_ready(member):
+        folder = self._folder
+        if not self._operator.is_ready(member):
             return
-        with operator.action():
-            operator.folder.record({"event": "ready", "member": member.name, "url": operator.folder.url(member)})
-        if member.name in operator.folder.replacing.values():
+        with self._operator.action():
+            folder.record({"event": "ready", "member": member.name, "url": folder.url(member)})
+        if member.name in folder.replacing.values():
             self._arrive(member)
-        elif member.name not in operator.folder.drained:
+        elif member.name not in folder.drained:
             self.put_back(member)
 
     def _arrive(self, member: Member) -> None:
         """One that takes another's place and is ready: into the router, with a token from it."""
-        operator, folder, admin = self._operator, self._operator.folder, self.admin()
+        operator, folder, admin = self._operator, self._folder, self.admin()
         if admin is not None:
             admin.add(folder.url(member), member.role)
         if not operator.ask_for_token(member, _TOKEN_S):
@@ -187,15 +175,8 @@ class Steps:
             operator.apply_journal()
         operator.say(f"{member.name}: serves in place of {old}")
 
-    def _keep_out_what_was_drained(self) -> None:
-        """A router that starts knows every server of its command line."""
-        admin, folder = self.admin(), self._operator.folder
-        for member in self._operator.servers:
-            if member.name in folder.drained | folder.leaving.keys() and admin is not None and folder.url(member):
-                admin.take_away(folder.url(member))
-
     def _replaced_by(self, member: Member) -> str:
-        return next(old for old, by in self._operator.folder.replacing.items() if by == member.name)
+        return next(old for old, by in self._folder.replacing.items() if by == member.name)
 
 
 _SAY_AFTER_S = 10.0
@@ -351,20 +332,19 @@ def canary_restart(
     polls: Callable[[], _Polls] | None = None,
 ) -> None:
     """Restarts all `members`, role by role: one, which is watched, then the others. SiteError where one went back."""
-    roles = dict.fromkeys(member.role for member in members)
+    by_role = {role: [m for m in members if m.role == role] for role in dict.fromkeys(m.role for m in members)}
     proposed = {member.name: member for member in operator.proposed()}
-    for role in roles:
-        if sum(member.role == role for member in members) < 2:
+    for role, alike in by_role.items():
+        if len(alike) < 2:
             what = "server" if role == "both" else f"{role} server"
             raise InputError(f"there is one {what}, and nothing to compare it with; restart without --canary")
-    for role in roles:
-        first, *others = [member for member in members if member.role == role]
+    for first, *others in by_role.values():
         if first.name in proposed and proposed[first.name].ports != first.ports:
             raise InputError("other ports cannot be tried on one server first; restart without --canary")
         verdict = _tried(operator, first, others, limit_s, watch_s, polls or (lambda: _poll(operator)))
         operator.say(f"{first.name}: {verdict.reason}")
         if not verdict.goes_on:
-            _go_back(operator, first, limit_s)
+            _restart(operator, first, limit_s)  # as it was accepted, which the trial has not touched
             raise SiteError(
                 f"{verdict.reason}; {first.name} runs as it did before, and no other server was restarted for it. "
                 "Correct the file and try again, or restart all of them with --rolling alone"
@@ -395,11 +375,6 @@ def _tried(
         if rows[-1][canary.name].ended:
             break
     return _judge(canary.name, [member.name for member in others], rows)
-
-
-def _go_back(operator: Operator, member: Member, limit_s: float) -> None:
-    """Started as it was accepted, which the trial has not touched."""
-    _restart(operator, member, limit_s)
 
 
 def _poll(operator: Operator) -> _Polls:

@@ -22,13 +22,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ridgeline.serving.service import probe
 from ridgeline.serving.service.history import RESTART
 from ridgeline.serving.service.keep.watch import Concern
 from ridgeline.serving.service.members import SECOND, Member, first_slot
 from ridgeline.serving.service.operate import Operator
 from ridgeline.serving.service.routers import RouterAdmin
-from ridgeline.serving.service.service import server_of
 from ridgeline.serving.service.steps import Steps
 
 RETRY_AFTER_S = 5
@@ -120,7 +118,7 @@ class Actions(Steps):
 
     def attend(self, listed: Mapping[str, Mapping[str, Any]]) -> None:
         """While no server is in the router somebody must say so. Where roles are split routers say it themselves."""
-        operator, folder, admin = self._operator, self._operator.folder, self.admin()
+        operator, folder, admin = self._operator, self._folder, self.admin()
         if admin is None or operator.service.split:
             return
         serve = {folder.url(m) for m in operator.servers if folder.serves(m.name) and m.name not in folder.out}
@@ -129,7 +127,7 @@ class Actions(Steps):
 
     def restart(self, concern: Concern) -> bool:
         """Whether anything was begun about it."""
-        operator, folder = self._operator, self._operator.folder
+        operator, folder = self._operator, self._folder
         member = operator.member(concern.member)
         generation = folder.generation(member.name)
         if self._waits(member, concern) or not (concern.certain or concern.kind == "dead" or self._spared(member)):
@@ -153,7 +151,7 @@ class Actions(Steps):
 
     def _waits(self, member: Member, concern: Concern) -> bool:
         """What was done to it, or to others of its role, needs time to show."""
-        folder = self._operator.folder
+        folder = self._folder
         if concern.kind == "dead" or member.is_router:
             return folder.next_try_in_s(member.name) > 0
         alike = [other.name for other in self._operator.servers if other.role == member.role]
@@ -194,7 +192,8 @@ class Actions(Steps):
         if operator.router is None or time.monotonic() - self._limit_said_s < LIMIT_AGAIN_S:
             return
         self._limit_said_s = time.monotonic()
-        limit = max(1, int(_LOWER_TO * self._under_way()))
+        under_way = sum(operator.running(member) for member in operator.servers if member.role != "prefill")
+        limit = max(1, int(_LOWER_TO * under_way))
         say = f"write `most_running: {limit}` into {self._file} and `ridgeline service restart {self._file} router`"
         operator.say(f"{concern.member}: {concern.kind} ({concern.evidence}); {say}")
         self._alert(concern.kind, concern.member, f"{concern.evidence}; {say}")
@@ -216,9 +215,3 @@ class Actions(Steps):
         with self._operator.action():
             self._operator.folder.record({"event": "leaving", "member": router.name, "why": why, "until": 0.0})
         self._operator.say(f"{router.name}: {why}; started again")
-
-    def _under_way(self) -> float:
-        operator = self._operator
-        metric = server_of(operator.service.engine).metrics.running
-        servers = [member for member in operator.servers if member.role != "prefill"]
-        return sum(probe.metrics(operator.folder.url(member)).get(metric, 0.0) for member in servers)

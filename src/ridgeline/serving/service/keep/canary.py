@@ -219,16 +219,14 @@ class Canaries:
             return
         if busy and self._took_s:
             return
-        if len(self._idle_took) == len(PACE_TOKENS) or not self._quick():
+        # a longer prompt only where the last one was quick
+        quick = not self._idle_took or self._took_s[max(self._idle_took)] < _QUICK_S
+        if len(self._idle_took) == len(PACE_TOKENS) or not quick:
             if not slow or now_s - self._paced_s < _AGAIN_PACE_S:
                 return
             self._idle_took.clear()
         self._pacing, self._paced_s = True, now_s
         threading.Thread(target=self._time_prompt, args=(busy,), daemon=True).start()
-
-    def _quick(self) -> bool:
-        """Whether a longer prompt than the last one may be sent."""
-        return not self._idle_took or self._took_s[max(self._idle_took)] < _QUICK_S
 
     def _time_prompt(self, busy: bool) -> None:
         good, tokens = False, self._next_tokens()

@@ -20,7 +20,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec
@@ -146,7 +146,12 @@ class Keeper:
         self.seen.look(members)
         concerns = self._judged(members)
         self.seen.ask(members)
-        self._done(members, concerns)
+        for concern in concerns:
+            self._attempt(concern.member, self._follow, concern)
+        if not self.dry_run:
+            self._go_on(members)
+            self._renew()
+            self._rotate_logs(members)
         self.seen.note()
         return concerns
 
@@ -158,14 +163,6 @@ class Keeper:
         for member in members:
             self._tell_of_refusals(member)
         return found + self.seen.refusing()
-
-    def _done(self, members: Sequence[Member], concerns: Sequence[Concern]) -> None:
-        for concern in concerns:
-            self._attempt(concern.member, self._follow, concern)
-        if not self.dry_run:
-            self._go_on(members)
-            self._renew()
-            self._rotate_logs(members)
 
     # judging
 
@@ -224,9 +221,8 @@ class Keeper:
             self._attempt("stand-in", self._actions.attend, listed)
         for member in members:
             self._attempt(member.name, self._actions.go_on, member, listed)
-        begun = [m for m in self.operator.present if m.name not in folder.started]
-        for member in begun:
-            if member.name in folder.replacing.values():
+        for member in self.operator.present:
+            if member.name not in folder.started and member.name in folder.replacing.values():
                 self._attempt(member.name, self._actions.go_on, member, listed)
         for member in members:
             if member.is_router or listed is None or member.name in folder.out or not folder.serves(member.name):
@@ -251,16 +247,13 @@ class Keeper:
             self._failed[name] = (times + 1, self.clock() + wait_s)
             self.operator.say(f"{name}: {error}; tried again in {wait_s:.0f} s")
             self._notify("failed", name, str(error))
-            self._note_failure(name, str(error), wait_s)
+            try:
+                self._actions.record({"event": RESTART_FAILED, "member": name, "reason": str(error), "again_s": wait_s})
+            except (RidgelineError, OSError) as unwritten:
+                self._say("keep", "cannot write its journal", str(unwritten))
         else:
             if name not in self.operator.folder.started or self.operator.folder.serves(name):
                 self._failed.pop(name, None)
-
-    def _note_failure(self, name: str, reason: str, again_s: float) -> None:
-        try:
-            self._actions.record({"event": RESTART_FAILED, "member": name, "reason": reason, "again_s": again_s})
-        except (RidgelineError, OSError) as error:
-            self._say("keep", "cannot write its journal", str(error))
 
     def _renew(self) -> None:
         """Jobs of a batch system end at their limit: each member gives its place to another one before, in turn."""
@@ -303,37 +296,29 @@ class Keeper:
         return True
 
 
-_STATUSES = ("2xx", "4xx", "5xx")
-
-
 def _metrics_text(keeper: Keeper) -> str:
     """Of its last poll; the journal is not read again for it."""
-    seen, labels = keeper.seen.states, f'service="{keeper.operator.service.name}"'
+    lines: list[str] = []
+
+    def family(name: str, rows: Iterable[tuple[float, dict[str, str]]]) -> None:
+        lines.append(f"# TYPE ridgeline_{name} {'counter' if name.endswith('_total') else 'gauge'}")
+        for value, own in rows:
+            labels = {"service": keeper.operator.service.name, **own}
+            text = ",".join(f'{key}="{label}"' for key, label in labels.items())
+            lines.append(f"ridgeline_{name}{{{text}}} {value}")
+
+    seen = [({"member": row.member}, row) for row in keeper.seen.states]
+    family("keep_polls_total", [(keeper.counts["polls"], {})])
     kinds = sorted(kind for kind in list(keeper.counts) if kind != "polls")
+    family("keep_events_total", ((keeper.counts[kind], {"kind": kind}) for kind in kinds))
+    family("member_starts_total", ((row.starts, own) for own, row in seen))
+    family("member_stalled", ((int(row.stalled), own) for own, row in seen))
+    family("member_next_try_seconds", ((round(row.next_try_s), own) for own, row in seen))
+    family("member_state", ((int(s == row.state), own | {"state": s}) for own, row in seen for s in MEMBER_STATES))
     # by what came of each canary: the share that is not answered is the server's error rate, with and without users
-    families: dict[str, list[tuple[dict[str, str], float]]] = {
-        "keep_polls_total": [({}, keeper.counts["polls"])],
-        "keep_events_total": [({"kind": kind}, keeper.counts[kind]) for kind in kinds],
-        "member_starts_total": [({"member": row.member}, row.starts) for row in seen],
-        "member_stalled": [({"member": row.member}, int(row.stalled)) for row in seen],
-        "member_next_try_seconds": [({"member": row.member}, round(row.next_try_s)) for row in seen],
-        "member_state": [
-            ({"member": row.member, "state": s}, int(s == row.state)) for row in seen for s in MEMBER_STATES
-        ],
-        "member_canaries_total": [
-            ({"member": row.member, "outcome": o}, row.canaries[o]) for row in seen for o in OUTCOMES
-        ],
-        "member_requests_total": [
-            ({"member": row.member, "status": s}, row.requests[s]) for row in seen for s in _STATUSES
-        ],
-    }
-    lines = []
-    for name, rows in families.items():
-        kind = "counter" if name.endswith("_total") else "gauge"
-        lines.append(f"# TYPE ridgeline_{name} {kind}")
-        for own, value in rows:
-            more = "".join(f',{key}="{text}"' for key, text in own.items())
-            lines.append(f"ridgeline_{name}{{{labels}{more}}} {value}")
+    family("member_canaries_total", ((row.canaries[o], own | {"outcome": o}) for own, row in seen for o in OUTCOMES))
+    statuses = ("2xx", "4xx", "5xx")
+    family("member_requests_total", ((row.requests[s], own | {"status": s}) for own, row in seen for s in statuses))
     return "\n".join([*lines, ""])
 
 

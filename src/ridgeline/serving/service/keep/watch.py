@@ -337,7 +337,8 @@ class Watch:
             return Concern(name, "dead", row[-1].ended) if again else None
         if row[-1].suspended:
             return None
-        return self._hung(name) or self._slow(name, others) or self._kv(name)
+        slow = self._slow_by_tokens(name, others) or self._slow_by_canaries(name, others)
+        return self._hung(name) or slow or self._kv(name)
 
     def forget(self, name: str) -> None:
         """It was started anew: what was seen of it before says nothing."""
@@ -385,9 +386,6 @@ class Watch:
         certain = still or quiet.worked_s >= _CERTAIN * allowed_s
         evidence = f"{poll.on_it:.0f} requests on it and no token for {quiet_s:.0f} s, not even for a canary; {why}"
         return Concern(name, "hung", evidence, certain)
-
-    def _slow(self, name: str, others: Sequence[str]) -> Concern | None:
-        return self._slow_by_tokens(name, others) or self._slow_by_canaries(name, others)
 
     def _slow_by_tokens(self, name: str, others: Sequence[str]) -> Concern | None:
         """With fewer requests a server makes fewer tokens, with more of them fewer for each: slow is who makes less of

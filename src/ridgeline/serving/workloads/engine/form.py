@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -254,35 +254,36 @@ def read_options(
     home = home or folder
     form, problems = read_form(RealServeForm if serves else OfflineForm, given, folder, ("workload",))
     if serves and given.get("concurrency") is None and given.get("rate") is None:
-        problems.append(
-            Problem(("workload",), "say how hard to load: concurrency (requests at once) or rate (a second)")
-        )
+        how = "say how hard to load: concurrency (requests at once) or rate (a second)"
+        problems.append(Problem(("workload",), how))
     load = _load(form, folder)
-    problems += _load_problems(load, serves=serves)
+    try:
+        load.recipe(paced=serves)
+    except InputError as error:
+        problems.append(Problem(("workload", "traffic"), str(error)))
     flags = _flags(form, home)
     dummy = flags.get("load_format") == "dummy"
     seen = recorded_model(recorded)
     model = seen.path if seen else engine_model(form.model or "", home, dummy=dummy)
+    wrong = ""
     if model.endswith(".json") and not dummy:
-        problems.append(
-            Problem(
-                ("workload", "model"),
-                f"{form.model}: an engine loads a folder with weights; name that, "
-                "or add `load_format: dummy` to serve this shape",
-            )
+        wrong = "an engine loads a folder with weights; name that, or add `load_format: dummy` to serve this shape"
+    elif (
+        (Path(model) / "config.json").is_file()
+        and not has_tokenizer(model)
+        and not any("tokenizer" in name for name in flags)
+    ):
+        wrong = (
+            "has a config.json and no tokenizer, without which no engine starts; copy the model's tokenizer files "
+            "beside it, or add `load_format: dummy` to serve this shape with a made one"
         )
-    elif (Path(model) / "config.json").is_file() and not has_tokenizer(model) and not _names_tokenizer(flags):
-        problems.append(
-            Problem(
-                ("workload", "model"),
-                f"{form.model}: has a config.json and no tokenizer, without which no engine starts; copy the model's "
-                "tokenizer files beside it, or add `load_format: dummy` to serve this shape with a made one",
-            )
-        )
+    if wrong:
+        problems.append(Problem(("workload", "model"), f"{form.model}: {wrong}"))
     questions, text = None, ""
     if isinstance(form, RealServeForm):
         questions, text = _questions(form, folder), str(folder / form.perplexity) if form.perplexity else ""
-        problems += _question_problems(questions)
+        if questions is not None and Path(questions.file).is_file() and (doubt := _question_doubt(questions)):
+            problems.append(Problem(("workload", "questions"), doubt))
     engines = {name: _install(entry, form.version, home) for name, entry in form.engines.items()}
     return EngineOptions(
         model=model,
@@ -305,10 +306,6 @@ def read_options(
         recorded=recorded,
         config=seen.config if seen else "",
     )
-
-
-def _names_tokenizer(flags: Mapping[str, Value]) -> bool:
-    return any("tokenizer" in name for name in flags)
 
 
 def _flags(form: EngineForm, home: Path) -> dict[str, Value]:
@@ -345,13 +342,6 @@ def _load(form: EngineForm, folder: Path) -> Load:
     )
 
 
-def _load_problems(load: Load, *, serves: bool) -> Iterator[Problem]:
-    try:
-        load.recipe(paced=serves)
-    except InputError as error:
-        yield Problem(("workload", "traffic"), str(error))
-
-
 def _questions(form: RealServeForm, folder: Path) -> Questions | None:
     if form.questions is None:
         return None
@@ -361,22 +351,18 @@ def _questions(form: RealServeForm, folder: Path) -> Questions | None:
     return replace(made, file=str(folder / made.file), scorer=str(folder / made.scorer) if made.scorer else "")
 
 
-def _question_problems(questions: Questions | None) -> Iterator[Problem]:
-    if questions is None or not Path(questions.file).is_file():
-        return
-    where = ("workload", "questions")
+def _question_doubt(questions: Questions) -> str:
+    """Why they cannot be asked; empty where they can."""
     try:
         count = len(read_questions(Path(questions.file), scored=bool(questions.scorer))[: questions.most])
     except InputError as error:
-        yield Problem(where, str(error))
-        return
-    if accuracy_change(count, 0, 0, count, questions.allowed_loss).decision != "kept":
-        needed = questions_needed(questions.allowed_loss)
-        yield Problem(
-            where,
-            f"{count} questions cannot rule out a loss of {questions.allowed_loss:.2g}, even where no answer changes; "
-            f"about {needed} can, or allow more with `allowed_loss`",
-        )
+        return str(error)
+    if accuracy_change(count, 0, 0, count, questions.allowed_loss).decision == "kept":
+        return ""
+    return (
+        f"{count} questions cannot rule out a loss of {questions.allowed_loss:.2g}, even where no answer changes; "
+        f"about {questions_needed(questions.allowed_loss)} can, or allow more with `allowed_loss`"
+    )
 
 
 def _install(entry: str | InstallForm, version: str, home: Path) -> Install:

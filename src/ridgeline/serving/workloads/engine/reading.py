@@ -63,7 +63,7 @@ def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
     if isinstance(expected, int | float) and math.isfinite(expected):
         # said before the run, by the twin: beside what was measured, it shows how far the twin can be trusted
         found["predicted_tok_s"] = reported("predicted_tok_s", expected, "session.json", "modelled")
-    asked = _asked(session)
+    asked = AskedSettings(**session["asked"]) if isinstance(session.get("asked"), dict) else AskedSettings()
     version = str(measured.get("engine_version") or log.version or "")
     return Reading(
         measurements=tuple(found.values()),
@@ -82,11 +82,6 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _asked(session: Mapping[str, Any]) -> AskedSettings:
-    asked = session.get("asked")
-    return AskedSettings(**asked) if isinstance(asked, dict) else AskedSettings()
 
 
 def _results(

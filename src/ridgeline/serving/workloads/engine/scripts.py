@@ -13,7 +13,7 @@ import hashlib
 import json
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -24,17 +24,15 @@ from ridgeline.records.run import PROFILE_FOLDER, Resources
 from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import ProfileStage, Study
-from ridgeline.records.template import render_env
 from ridgeline.serving.engines.base import HEAD, MODEL, NSYS, PORT, RENDEZVOUS, ServingEngine, Span, StepNeeds
 from ridgeline.serving.engines.install import Install
-from ridgeline.serving.engines.releases import NEWEST, OWN_CHOICE
+from ridgeline.serving.engines.releases import NEWEST
 from ridgeline.serving.model.config import preset_names
 from ridgeline.serving.ports import RENDEZVOUS_PORT, SGLANG_PORT
 from ridgeline.serving.workloads.engine.options import BAKE, REHEARSE, EngineOptions
 from ridgeline.serving.workloads.engine.reading import AskedSettings
 from ridgeline.serving.workloads.engine.settings import (
     DUMMY,
-    ENV_NAME,
     LOAD_FORMAT,
     DummyWeights,
     KnobNames,
@@ -186,7 +184,7 @@ class Scripts:
     ) -> None:
         self._study, self._options, self._dialect, self._names = study, options, dialect, names
         self._serves = serves
-        self._dummy = DummyWeights(study, options, dialect, names)
+        self.dummy = DummyWeights(study, options, dialect, names)
 
     def files(
         self,
@@ -196,26 +194,21 @@ class Scripts:
         profile: ProfileStage | None = None,
     ) -> dict[str, str]:
         """Name to text: session.json, engine.sh, and a script for each one-time step."""
-        resources = self._study.job.resources(settings)
+        resources, nsys = self._study.job.resources(settings), profile is not None and profile.tool == NSYS
         session = self._session(settings, resources, env) | ({"questions": questions} if questions else {})
         if profile is not None:
             session |= {"serves": True, "profile": {**asdict(profile), "nsys": self._start(_NSYS_SCRIPT, Resources())}}
         return {
             SESSION: json.dumps(session, indent=1) + "\n",
             _ENGINE_SCRIPT: self._script("The engine", self.engine(settings, profile), settings, resources),
-            **self._nsys_script(settings, profile),
+            # nsys as the engine finds it, in its container: for its version, and for what it recorded
+            **({_NSYS_SCRIPT: self._script("nsys", 'nsys "$@"', settings, Resources())} if nsys else {}),
             **{
                 step.script: self._script(f"One-time step {step.name}", step.command, settings, resources, keeps=True)
                 for step in self._steps(settings, resources)
                 if step.command
             },
         }
-
-    def _nsys_script(self, settings: Settings, profile: ProfileStage | None) -> dict[str, str]:
-        """nsys as the engine finds it, in its container: for its version, and for what it recorded."""
-        if profile is None or profile.tool != NSYS:
-            return {}
-        return {_NSYS_SCRIPT: self._script("nsys", 'nsys "$@"', settings, Resources())}
 
     def comments(self, settings: Settings, profile: ProfileStage | None = None) -> str:
         """What run.sh will come to, for people who read it: the exact commands of the engine and its one-time steps."""
@@ -281,19 +274,9 @@ class Scripts:
         switch = self._dialect.even_routing
         return {n: v for n, v in env.items() if switch is None or n not in switch.variables}
 
-    def routing_env(self, settings: Settings) -> dict[str, str]:
-        """What the environment of a run gains so that dummy weights use all experts."""
-        return self._dummy.routing_env(settings, self._asked_env(settings))
-
-    def weights_record(self, settings: Settings) -> dict[str, object]:
-        return self._dummy.record(settings, self._asked_env(settings))
-
-    def dummy_doubts(self, all_settings: Iterable[Settings]) -> list[str]:
-        return self._dummy.doubts((settings, self._asked_env(settings)) for settings in all_settings)
-
     @property
     def measures_dummies(self) -> bool:
-        return self._dummy.used or self._makes_model
+        return self.dummy.used or self._makes_model
 
     @property
     def _makes_model(self) -> bool:
@@ -302,17 +285,12 @@ class Scripts:
 
     def env(self, settings: Settings, build: str = ".") -> dict[str, str]:
         """The trial's environment. `{build}` is the folder that the study's `builds` made, seen from the run folder."""
-        env = self._asked_env(settings, build)
+        env = self._names.asked_env(settings, build)
         if any(name.startswith("NCCL_") for name in env):
             # NCCL ignores what it does not understand without a word; its own echo is the proof
             env.setdefault("NCCL_DEBUG", "INFO")
             env.setdefault("NCCL_DEBUG_SUBSYS", "INIT,ENV,TUNING")
         return env
-
-    def _asked_env(self, settings: Settings, build: str = ".") -> dict[str, str]:
-        env = render_env(self._options.env, {"build": build, **settings}, self._study.space.optional)
-        knobs = {n: _env_text(v) for n, v in settings.items() if ENV_NAME.fullmatch(n) and v not in (None, OWN_CHOICE)}
-        return env | knobs
 
     def served_as(self, settings: Settings, *, offered: bool = True) -> ServedAs:
         """`offered`: to people who want answers, as `paste` has it."""
@@ -324,7 +302,7 @@ class Scripts:
             install.python,
             "" if release == NEWEST else ".".join(map(str, release)),
             {n: v for n, v in self._options.flags.items() if not (none and (called(n), v) == (LOAD_FORMAT, DUMMY))},
-            self._without_routing(self._asked_env(settings)),
+            self._without_routing(self._names.asked_env(settings)),
         )
 
     @property
@@ -352,6 +330,7 @@ class Scripts:
         if self._dialect.simulated:
             site = self._study.site
             predicted = predicted_tok_s(self._options, values, version, resources, site, paced=self._serves)
+        routing = self.dummy.routing_env(settings)
         return {
             "engine": self._dialect.name,
             "python": "" if install.container else install.python,
@@ -370,9 +349,7 @@ class Scripts:
             ],
             "asked": asdict(asked),
             "predicted_tok_s": predicted,
-            **(
-                {"weights": {LOAD_FORMAT: DUMMY, "routing": routing}} if (routing := self.routing_env(settings)) else {}
-            ),
+            **({"weights": {LOAD_FORMAT: DUMMY, "routing": routing}} if routing else {}),
             **({"perplexity": self._options.perplexity} if self._options.perplexity else {}),
         }
 
@@ -389,12 +366,8 @@ class Scripts:
 
     def _script(self, what: str, command: str, settings: Settings, resources: Resources, keeps: bool = False) -> str:
         install = self._options.install(settings)
-        rank = ""
-        if resources.nodes > 1:
-            rank = (
-                f"rank={rank_text()}\n"
-                "[ -r ./env ] && . ./env   # launchers other than srun bring no environment along\n"
-            )
+        # launchers other than srun bring no environment along
+        rank = f"rank={rank_text()}\n[ -r ./env ] && . ./env\n" if resources.nodes > 1 else ""
         site = self.site(install)
         if keeps:
             # a step may be several commands, and leaves its results where it runs
@@ -416,12 +389,6 @@ def _nsys(cluster: Span) -> str:
     what = "--trace=cuda,nvtx --cuda-graph-trace=node --trace-fork-before-exec=true --sample=none --cpuctxsw=none"
     range_ = "--capture-range=cudaProfilerApi --capture-range-end=stop"
     return f"nsys profile {what} {range_} --force-overwrite=true --output={PROFILE_FOLDER}/nsys{each}"
-
-
-def _env_text(value: Value) -> str:
-    if isinstance(value, bool):
-        return "1" if value else "0"
-    return str(value)
 
 
 def _whole(value: object) -> int:

@@ -22,12 +22,13 @@ from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
+from ridgeline.records.template import render_env
 from ridgeline.serving.engines.base import ServingEngine
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.install import Install, flags_of
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.memory import STARTUP_OOM, plan_memory
-from ridgeline.serving.engines.releases import NEWEST, Version, release_meant
+from ridgeline.serving.engines.releases import NEWEST, OWN_CHOICE, Version, release_meant
 from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, layout_of, model_of, role_of, settings_of
 from ridgeline.serving.hardware.cluster import Gpu, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model, model_from_text
@@ -57,6 +58,12 @@ class KnobNames:
         yield from self.knob_problems(self._dialect.release_of(self._own_install))
         yield from field_problems(self._study, self.templates())
         yield from self.metric_problems("serve" if serves else "offline")
+
+    def asked_env(self, settings: Settings, build: str = ".") -> dict[str, str]:
+        """What the study itself puts into the environment; `{build}` is the folder that its `builds` made."""
+        env = render_env(self._options.env, {"build": build, **settings}, self._study.space.optional)
+        knobs = {n: v for n, v in settings.items() if ENV_NAME.fullmatch(n) and v not in (None, OWN_CHOICE)}
+        return env | {name: str(int(value) if isinstance(value, bool) else value) for name, value in knobs.items()}
 
     @property
     def _own_install(self) -> Install:
@@ -105,7 +112,9 @@ class KnobNames:
 
     def _unknown_names(self, release: Version) -> Iterator[Problem]:
         flags, elsewhere, known_flags = self._dialect.flags, self._read_elsewhere(), set(self._flag_names)
-        for where, name in self._places():
+        knobs = [(("space", knob.name), knob.name) for knob in self._study.space.knobs]
+        flags_set = [(("workload", "flags", name), name) for name in self._options.flags]
+        for where, name in (*knobs, *flags_set):
             if name == ENGINE_KNOB or (ENV_NAME.fullmatch(name) and where[0] == "space"):
                 continue
             if name in elsewhere - known_flags:
@@ -141,12 +150,6 @@ class KnobNames:
         # hundreds of flags help nobody: where none is close, the usual ones are shown
         return near(name, flags.usual_names(release))
 
-    def _places(self) -> Iterator[tuple[Where, str]]:
-        for knob in self._study.space.knobs:
-            yield ("space", knob.name), knob.name
-        for name in self._options.flags:
-            yield ("workload", "flags", name), name
-
     def _wrong_values(self) -> Iterator[Problem]:
         flags, wrong_value = set(self._flag_names), self._dialect.flags.wrong_value
         for knob in self._study.space.knobs:
@@ -172,12 +175,11 @@ def refusal(
     options: EngineOptions,
     install: Install,
     values: Mapping[str, Value],
-    version: Version,
     asked: Resources,
     site: Site,
 ) -> str | None:
     """Why this setting, under our names, cannot start; None where nothing is certain."""
-    model = known_model(options)
+    model, version = known_model(options), dialect.release_of(install)
     if (reason := dialect.refusal(model, values, install, version)) is not None:
         return reason
     try:
@@ -199,10 +201,8 @@ def refusal(
 def _expected_deployment(
     options: EngineOptions, values: Mapping[str, Value], version: Version, asked: Resources, site: Site
 ) -> Deployment | None:
-    """What the twin would simulate for these settings; None where model or GPU are not known here.
-
-    InputError says which value the engine would not take.
-    """
+    """What the twin would simulate; None where model or GPU are not known here. InputError names a value that is not
+    taken."""
     model, gpu = known_model(options), _gpu(options.gpu)
     if model is None or gpu is None:
         return None
@@ -261,7 +261,7 @@ _OFF = ("", "0", "false", "no", "n", "off")
 
 
 class DummyWeights:
-    """The dummy weights of a study, if it has any. `asked_env` is what the study itself puts into the environment."""
+    """The dummy weights of a study, if it has any."""
 
     def __init__(self, study: Study, options: EngineOptions, dialect: ServingEngine, names: KnobNames) -> None:
         self._study, self._options, self._dialect, self._names = study, options, dialect, names
@@ -271,29 +271,32 @@ class DummyWeights:
         """By any setting of the study."""
         return DUMMY in self._values_of(LOAD_FORMAT)
 
-    def routing_env(self, settings: Settings, asked_env: Mapping[str, str]) -> dict[str, str]:
+    def _asked_env(self, settings: Settings) -> dict[str, str]:
+        return {**self._study.site.env, **self._names.asked_env(settings)}
+
+    def routing_env(self, settings: Settings) -> dict[str, str]:
         """The engine's own switch that spreads tokens over all experts; nothing where the study or its site has it."""
         switch = self._dialect.even_routing
         if switch is None or not self._may_route(settings) or not self._has_switch(settings) or self._begun_without:
             return {}
-        if any(name in asked_env or name in self._study.site.env for name in switch.variables):
+        if any(name in self._asked_env(settings) for name in switch.variables):
             return {}
         return {switch.variable: switch.value}
 
-    def record(self, settings: Settings, asked_env: Mapping[str, str]) -> dict[str, object]:
+    def record(self, settings: Settings) -> dict[str, object]:
         """What the journal keeps: that weights were dummies, and what spread their tokens."""
         if not self.used:
             return {}
-        env = {**self._study.site.env, **asked_env, **self.routing_env(settings, asked_env)}
+        env = self._asked_env(settings) | self.routing_env(settings)
         variables = () if self._dialect.even_routing is None else self._dialect.even_routing.variables
         routing = {name: env[name] for name in variables if name in env}
         return {WEIGHTS_RECORD: {LOAD_FORMAT: DUMMY, **({"routing": routing} if routing else {})}}
 
-    def doubts(self, all_settings: Iterable[tuple[Settings, Mapping[str, str]]]) -> list[str]:
-        """Why real weights would show something else, over settings with the environment that each asks for."""
+    def doubts(self, all_settings: Iterable[Settings]) -> list[str]:
+        """Why real weights would show something else."""
         if not self.used:
             return []
-        found = [text for settings, env in all_settings if (text := self._routing_doubt(settings, env))]
+        found = [text for settings in all_settings if (text := self._routing_doubt(settings))]
         drafts = [name for name in self._dialect.draft_knobs if any(v not in _NO_DRAFT for v in self._values_of(name))]
         if drafts:
             found.append(
@@ -302,11 +305,11 @@ class DummyWeights:
             )
         return list(dict.fromkeys(found))
 
-    def _routing_doubt(self, settings: Settings, asked_env: Mapping[str, str]) -> str:
+    def _routing_doubt(self, settings: Settings) -> str:
         if not self._may_route(settings):
             return ""
         switch, title = self._dialect.even_routing, self._dialect.title or self._dialect.name
-        env = {**self._study.site.env, **asked_env, **self.routing_env(settings, asked_env)}
+        env = self._asked_env(settings) | self.routing_env(settings)
         fast = "collapsed routing: dummy weights may send all tokens to the same few experts, which is too fast"
         fast += " (2 and 2.6 times in two shapes on an H200)"
         if known_model(self._options) is None:

@@ -33,7 +33,7 @@ from ridgeline.serving.workloads.engine.reading import QUESTION_METRICS, read_ru
 from ridgeline.serving.workloads.engine.scripts import BENCHMARK_ONLY, SESSION, Scripts, step_problems, step_refusal
 from ridgeline.serving.workloads.engine.session.process import STOPPING_S
 from ridgeline.serving.workloads.engine.settings import MOST_VALUES, KnobNames, refusal
-from ridgeline.workloads.base import ServedAs, Terms, Workload
+from ridgeline.workloads.base import ServedAs, Workload
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
 # knobs by which it differs whether tokens of dummy weights are spread over the experts
@@ -51,8 +51,7 @@ class EngineWorkloadKind:
     def form(self) -> type[EngineForm]:
         return RealServeForm if self.serves else OfflineForm
 
-    def terms(self, study: Study) -> Terms:
-        return terms(study)
+    terms = staticmethod(terms)
 
     def __call__(self, study: Study) -> EngineWorkload:
         return EngineWorkload(study, self.dialect, serves=self.serves)
@@ -154,18 +153,10 @@ class EngineWorkload(Workload):
         if asked.nodes > 1 and not self._serves and not self._dialect.offline_spans:
             name = self._dialect.name
             return f"{name}-offline runs on one node, this asks for {asked.nodes}; use {name}-serve with `concurrency`"
-        install = self._options.install(settings)
         if reason := step_refusal(self._options, self._dialect, asked.nodes):
             return reason
-        return refusal(
-            self._dialect,
-            self._options,
-            install,
-            self._names.values(settings),
-            self._dialect.release_of(install),
-            asked,
-            self._study.site,
-        )
+        install, values = self._options.install(settings), self._names.values(settings)
+        return refusal(self._dialect, self._options, install, values, asked, self._study.site)
 
     def remarks(self, settings: Settings) -> list[str]:
         """What is taken for granted here and found out on the node."""
@@ -192,12 +183,12 @@ class EngineWorkload(Workload):
 
     def doubts(self) -> list[str]:
         """Of every engine and every back end of experts in the study."""
-        return self._scripts.dummy_doubts([self._baseline, *self._varied_settings(MOE_KNOBS)])
+        return self._scripts.dummy.doubts([self._baseline, *self._varied_settings(MOE_KNOBS)])
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         build = build_seen_from(folder, trial)
         settings = {"build": build, **trial.settings}
-        env = {**self._scripts.env(trial.settings, build), **self._scripts.routing_env(trial.settings)}
+        env = {**self._scripts.env(trial.settings, build), **self._scripts.dummy.routing_env(trial.settings)}
         profile = self._study.profile if trial.stage is Stage.PROFILE else None
         with filling(folder):
             for name, text in self._scripts.files(settings, env, self._questions(trial), profile).items():
@@ -222,7 +213,7 @@ class EngineWorkload(Workload):
         here = {install.python: install for install in installs if not install.container}
         names = self._names.asked_flags
         said = {python: self._dialect.self_reported(install, names) for python, install in here.items()}
-        return {**said, **self._options.model_record, **self._scripts.weights_record(self._baseline)}
+        return {**said, **self._options.model_record, **self._scripts.dummy.record(self._baseline)}
 
     def _engine_settings(self) -> Iterator[Settings]:
         """Settings that between them have every engine of the study: by its fields, by name, by the knob `engine`."""

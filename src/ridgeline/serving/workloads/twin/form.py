@@ -89,10 +89,22 @@ def read_options(study: Study, engine: str, release: str = "") -> TwinOptions:
 
     version = tried("version", lambda: parse_engine(f"{engine}:{form.version or release}".rstrip(":"), DEFAULTS))
     calibration = Path(_beside(form.calibration, study.folder))
+    chosen = form.gpu or study.site.options.get("gpu")
+    asked = TrafficForm(dataset=form.traffic) if isinstance(form.traffic, str) else form.traffic
     return TwinOptions(
         model=tried("model", lambda: _model(form.model, study)) if form.model else None,
-        cluster=tried("gpu", lambda: _cluster(form.gpu, study.site)),
-        traffic=tried("traffic", lambda: _traffic(form, study.folder)),
+        cluster=tried("gpu", lambda: _cluster(chosen, study.site)),
+        traffic=tried(
+            "traffic",
+            lambda: parse_traffic(
+                _beside(asked.text, study.folder),
+                requests=asked.requests,
+                rate_s=form.rate,
+                concurrency=form.concurrency,
+                burstiness=form.burstiness,
+                seed=asked.seed,
+            ),
+        ),
         version=version or DEFAULTS,
         slos=tuple(map(Slo.parse, form.slo)),
         precompiled=form.precompiled,
@@ -116,23 +128,11 @@ def _model(name: str, study: Study) -> Model:
     return load_model(_beside(name, study.folder) if is_file else placed_model(name, study.origin))
 
 
-def _cluster(gpu: str, site: Site) -> Cluster:
-    chosen, fabric = gpu or site.options.get("gpu"), site.options.get("fabric")
+def _cluster(chosen: object, site: Site) -> Cluster:
+    fabric = site.options.get("fabric")
     if not isinstance(chosen, str):
         raise InputError(
             "the GPU is not stated; name it as `gpu` in `workload` or in the options of the site "
             "(`ridgeline plan hardware` lists what the twin knows)"
         )
     return make_cluster(chosen, site.nodes, site.gpus_per_node or _GPUS_PER_NODE, str(fabric) if fabric else None)
-
-
-def _traffic(form: TwinForm, folder: Path) -> Traffic:
-    asked = TrafficForm(dataset=form.traffic) if isinstance(form.traffic, str) else form.traffic
-    return parse_traffic(
-        _beside(asked.text, folder),
-        requests=asked.requests,
-        rate_s=form.rate,
-        concurrency=form.concurrency,
-        burstiness=form.burstiness,
-        seed=asked.seed,
-    )

@@ -100,7 +100,12 @@ def _start(play: Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
     )
     left = max(0.0, free - weights - kv)
     play.say(f"Memory pool end. avail mem={left:.2f} GB")
-    _compile(play, deployment)
+    if seconds := first_run_tax_s(deployment.model):
+        # kernels for the shapes of this layout; the next run finds them in the cache
+        layout = deployment.layout
+        play.compile = f"tp{layout.tp}-pp{layout.pp}-ep{layout.ep}-attn-dp{layout.attn_dp}"
+        play.compile_at_s, play.compile_s = play.startup_s + 0.5, seconds
+        play.startup_s += 1.0
     sizes = decode_graph_sizes(_graph_max_bs(deployment))
     play.say(f"Capture target decode CUDA graph begin. backend=full, num_tokens_per_bs=1, avail mem={left:.2f} GB")
     early = sum(plan.needs.get(name, 0.0) for name in _AT_START)
@@ -122,17 +127,6 @@ def _start(play: Transcript, deployment: Deployment, plan: MemoryPlan) -> bool:
 def _graph_max_bs(deployment: Deployment) -> int:
     d = deployment
     return resolve(d.settings, d.model, d.cluster.gpu, d.layout, pool_tokens=1).graph_max_bs
-
-
-def _compile(play: Transcript, deployment: Deployment) -> None:
-    """Kernels for the shapes of this layout; the next run finds them in the cache."""
-    seconds = first_run_tax_s(deployment.model)
-    layout = deployment.layout
-    if seconds:
-        sizes = {"tp": layout.tp, "pp": layout.pp, "ep": layout.ep, "attn-dp": layout.attn_dp}
-        play.compile = "-".join(f"{name}{size}" for name, size in sizes.items())
-        play.compile_at_s, play.compile_s = play.startup_s + 0.5, seconds
-        play.startup_s += 1.0
 
 
 def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: SimulationResult) -> None:
@@ -164,14 +158,10 @@ def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: S
     low, high = result.interval["speed"]
     play.bench |= {MODEL_SPEED_LOW: round(low, 4), MODEL_SPEED_HIGH: round(high, 4)}
     if summary.slos:
-        play.bench["goodput"] = f"<goodput {_margins(result)}>"
-
-
-def _margins(result: SimulationResult) -> str:
-    """The duration, and of each request how many times slower it could be within all limits: on a slower node fewer
-    meet them."""
-    margins = (min(slo.margin(record) for slo in result.summary.slos) for record in result.records)
-    return f"{result.summary.duration_s:.4f} {' '.join(f'{min(margin, 99.0):.4f}' for margin in margins if margin > 0)}"
+        # how many times slower each request could be within all limits: on a slower node fewer meet them
+        margins = (min(slo.margin(record) for slo in summary.slos) for record in result.records)
+        told = " ".join(f"{min(margin, 99.0):.4f}" for margin in margins if margin > 0)
+        play.bench["goodput"] = f"<goodput {summary.duration_s:.4f} {told}>"
 
 
 def _die(play: Transcript, words: Sequence[str]) -> None:
@@ -215,9 +205,9 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
     for n in range(1, _DECODE_LINES):
         at_s = result.summary.duration_s * n / _DECODE_LINES
         now = (first <= at_s) & (at_s < end)
-        running = rank_share(int(now.sum()), groups) if now.any() else 0
-        if not running:
+        if not now.any():
             continue
+        running = rank_share(int(now.sum()), groups)
         # what the scheduler holds, not what the requests add up to: a prefix is held once, and a request that was sent
         # back holds nothing
         usage = float(np.interp(at_s, held_at_s, held))
@@ -225,11 +215,8 @@ def _decodes(result: SimulationResult, layout: Layout, plan: MemoryPlan, graph_m
         graph = running <= graph_max_bs
         speed = float(rate[now].sum()) / groups
         text = f"#running-req: {running}, #token: {tokens}, token usage: {usage:.2f}, cuda graph: {graph}"
-        yield (
-            at_s,
-            True,
-            f"Decode batch, {text}, gen throughput (token/s): <rate {speed:.2f}>, {waiting.queue(at_s, groups)}",
-        )
+        text += f", gen throughput (token/s): <rate {speed:.2f}>, {waiting.queue(at_s, groups)}"
+        yield at_s, True, f"Decode batch, {text}"
 
 
 class _Waiting:

@@ -44,7 +44,7 @@ from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop
-from ridgeline.serving.twin.calibration import PRIOR_SPREAD, Factors
+from ridgeline.serving.twin.calibration import PRIOR_SPREAD
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.serving.workloads.engine.form import read_options as engine_options
 from ridgeline.serving.workloads.engine.options import IN_PLACE
@@ -88,14 +88,15 @@ class TwinWorkload(Workload):
         self._engine_arguments = engine_options(
             study.workload.options, study.folder, serves=True, home=study.origin, recorded=study.recorded
         )
-        self._options = read_options(study, self._engine.name, self._installed_release() if real else "")
+        release = self._engine.release_of(self._engine_arguments.install(study.baseline)) if real else NEWEST
+        known = "" if release == NEWEST else ".".join(map(str, release))  # empty: it cannot be read on this machine
+        self._options = read_options(study, self._engine.name, known)
         self._names = KnobNames(study, self._engine_arguments, self._engine)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
         self._results: dict[tuple[object, ...], SimulationResult | None] = {}
         self._roomy: dict[Deployment, tuple[int, SimulationResult]] = {}  # tokens of the KV pool, and the result
         self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._plays: dict[tuple[object, ...], str] = {}
-        self._longest: int | None = None
         self.signatures = (*signatures(self._engine.flags, self._engine.failure_texts), *PROGRAM_FAILURES)
         self.logs = (LOG, "stderr")
 
@@ -106,7 +107,9 @@ class TwinWorkload(Workload):
         return tuple(name for name in IN_PLACE if name not in ("model", "shape") or not is_file)
 
     def problems(self) -> list[Problem]:
-        if self._real and self._on_processors():
+        baseline = self._study.baseline
+        install = self._engine_arguments.install(baseline)
+        if self._real and self._engine.on_processors(install, self._values(baseline)):
             title = self._engine.title or self._engine.name
             return [Problem(("workload", "engine"), f"this {title} runs on CPUs, and the twin simulates GPUs")]
         return [
@@ -118,17 +121,8 @@ class TwinWorkload(Workload):
     def remarks(self, settings: Settings) -> list[str]:
         return self._names.rate_remarks()
 
-    def _on_processors(self) -> bool:
-        baseline = self._study.baseline
-        return self._engine.on_processors(self._engine_arguments.install(baseline), self._values(baseline))
-
     def programs(self) -> Mapping[str, object]:
         return self._engine_arguments.model_record
-
-    def _installed_release(self) -> str:
-        """Empty where it cannot be read on this machine."""
-        release = self._engine.release_of(self._engine_arguments.install(self._study.baseline))
-        return "" if release == NEWEST else ".".join(map(str, release))
 
     def refusal(self, settings: Settings) -> str | None:
         case = self._case(settings)
@@ -149,7 +143,7 @@ class TwinWorkload(Workload):
         if self._engine.simulated:
             chance = min(max(NormalDist().cdf(case.plan.margin_bytes / _MEMORY_SPREAD_BYTES), 0.01), 0.99)
         result = self._result(settings, case)
-        mean = None if result is None else self._predicted(result)
+        mean = None if result is None else _predicted(self._study.goal.metric, result)
         if mean is None or result is None:
             return Expectation(chance=chance)
         low, high = result.interval["speed"]
@@ -184,23 +178,19 @@ class TwinWorkload(Workload):
         return self._sensitivities[key]
 
     def _moves(self, case: _Case) -> tuple[float, ...]:
-        traffic, calibration = self._options.traffic, self._options.calibration
+        traffic, calibration, slos = self._options.traffic, self._options.calibration, self._options.slos
         assert traffic is not None
         short = replace(traffic, requests=min(traffic.requests, _SENSITIVITY_REQUESTS))
+        usual = calibration.factors
+        # each in turn as far off as sites are believed to differ
+        off = [replace(usual, **{name: getattr(usual, name) * math.exp(by)}) for name, by in PRIOR_SPREAD.items()]
         try:
-            values = [
-                self._predicted(
-                    simulate(case.deployment, short, replace(calibration, factors=factors), self._options.slos)
-                )
-                for factors in (calibration.factors, *_one_off(calibration.factors))
-            ]
+            results = [simulate(case.deployment, short, replace(calibration, factors=f), slos) for f in (usual, *off)]
         except DoesNotFit:
             return ()
+        values = (_predicted(self._study.goal.metric, result) for result in results)
         first, *others = (math.log(value) if value and value > 0 else None for value in values)
         return () if first is None else tuple(0.0 if other is None else other - first for other in others)
-
-    def _predicted(self, result: SimulationResult) -> float | None:
-        return _predicted(self._study.goal.metric, result)
 
     def prepare(self, trial: Trial, folder: Path) -> Job:
         settings = trial.settings
@@ -228,7 +218,7 @@ class TwinWorkload(Workload):
         return self._plays[key]
 
     def read(self, run: Run) -> Reading:
-        found: dict[str, float | None] = {"wall_s": round(run.ending.duration_s, 3)}
+        found: dict[str, float] = {"wall_s": round(run.ending.duration_s, 3)}
         try:
             log = read_sglang_log(TextFile(run.folder / LOG))
             bench = json.loads(read_text(run.folder / BENCH)) if log.results else {}
@@ -239,16 +229,9 @@ class TwinWorkload(Workload):
         if not log.results:
             return Reading(_modelled(found), problem=f"{LOG} holds no result of the benchmark")
         result = log.results[-1]
-        found |= {
-            "total_tok_s": result.total_tok_s,
-            "input_tok_s": result.input_tok_s,
-            "output_tok_s": result.output_tok_s,
-            "requests_s": result.request_s,
-            "duration_s": result.duration_s,
-            "successful_requests": result.successful_requests,
-            "input_tokens": result.input_tokens,
-            "output_tokens": result.output_tokens,
-        }
+        same = ("total_tok_s", "input_tok_s", "output_tok_s", "duration_s", "successful_requests", "input_tokens")
+        said = {name: getattr(result, name) for name in (*same, "output_tokens")} | {"requests_s": result.request_s}
+        found |= {name: value for name, value in said.items() if value is not None}
         if isinstance(bench, dict):
             made = metrics_of("run", "twin")
             found |= {name: value for name, value in bench.items() if name in made and isinstance(value, int | float)}
@@ -256,27 +239,22 @@ class TwinWorkload(Workload):
 
     def paste(self, settings: Settings) -> str:
         """The real engine with these settings; the site is a simulated one and adds nothing."""
-        model, before = self._engine_arguments.model, []
-        if model.endswith(".json"):
-            model, make = made_model(model)
-            before = [make]
+        model = self._engine_arguments.model
+        model, *before = made_model(model) if model.endswith(".json") else (model,)
         return self._server(settings, model, self._flags(settings), before)
 
     def offered(self, settings: Settings) -> str:
         """Never a model that was made for a benchmark, or without weights."""
-        if not self._benchmark_only(settings):
+        values = self._values(settings)
+        if not self._engine_arguments.model.endswith(".json") and values.get(LOAD_FORMAT) != DUMMY:
             return self.paste(settings)
-        values = {
-            name: value for name, value in self._values(settings).items() if (name, value) != (LOAD_FORMAT, DUMMY)
-        }
+        if values.get(LOAD_FORMAT) == DUMMY:
+            del values[LOAD_FORMAT]
         return self._server(settings, "", self._engine.flags.arguments(values, self._release), [])
 
     def _server(self, settings: Settings, model: str, flags: list[str], before: list[str]) -> str:
         asked, env = self._study.job.resources(settings), self._scripts.env(settings)
         return PastedServer(self._engine, Install().python, model, flags, env, LOCAL, asked, (), before).text()
-
-    def _benchmark_only(self, settings: Settings) -> bool:
-        return self._engine_arguments.model.endswith(".json") or self._values(settings).get(LOAD_FORMAT) == DUMMY
 
     def served_as(self, settings: Settings) -> ServedAs:
         return self._scripts.served_as(settings, offered=False)  # by twins, which have the shape alone
@@ -326,14 +304,13 @@ class TwinWorkload(Workload):
         plan = plan_memory(kept, cluster.gpu, layout, engine, role)
         if plan.verdict == STARTUP_OOM and plan.margin_bytes < -_DOUBT_BYTES:
             return f"does not fit: {plan.reason}"
-        if plan.verdict != STARTUP_OOM and plan.kv_tokens_per_rank < self._longest_tokens():
+        if plan.verdict != STARTUP_OOM and plan.kv_tokens_per_rank < self._longest_tokens:
             return f"does not fit: a KV pool of {plan.kv_tokens_per_rank:,} tokens cannot hold the longest request"
         return _Case(Deployment(kept, cluster, layout, engine), plan)
 
+    @cached_property
     def _longest_tokens(self) -> int:
-        if self._longest is None:
-            self._longest = self._options.traffic.longest_tokens() if self._options.traffic else 0
-        return self._longest
+        return self._options.traffic.longest_tokens() if self._options.traffic else 0
 
     def _result(self, settings: Settings, case: _Case) -> SimulationResult | None:
         """None where the engine does not come up."""
@@ -370,11 +347,6 @@ def _peak(result: SimulationResult) -> float:
     return max((share for _, share in result.kv_usage), default=1.0)
 
 
-def _one_off(factors: Factors) -> list[Factors]:
-    """Each factor in turn as far off as sites are believed to differ."""
-    return [replace(factors, **{name: getattr(factors, name) * math.exp(off)}) for name, off in PRIOR_SPREAD.items()]
-
-
 def _predicted(metric: str, result: SimulationResult) -> float | None:
     if metric == "goodput":
         return result.summary.goodput_s
@@ -391,9 +363,5 @@ def _goodput_s(result: SimulationResult, speed: float) -> float:
     return within / max(summary.duration_s / speed, result.doubts.sent_for_s)
 
 
-def _modelled(found: dict[str, float | None]) -> tuple[Measurement, ...]:
-    return tuple(
-        reported(name, value, "run" if name == "wall_s" else LOG, "modelled")
-        for name, value in found.items()
-        if value is not None
-    )
+def _modelled(found: Mapping[str, float]) -> tuple[Measurement, ...]:
+    return tuple(reported(name, value, "run" if name == "wall_s" else LOG, "modelled") for name, value in found.items())

@@ -172,7 +172,7 @@ class Session:
             if self.spec["serves"]:
                 self._serve(engine)
             else:
-                measure_offline(engine, self.log, self.dialect.offline_mark, self.exit_diagnosis, self.measured)
+                measure_offline(engine, self.exit_diagnosis, self.measured)
         except EngineFailed as failed:
             early = "ready_s" not in self.measured
             raise EngineFailed(replace(failed.cause, at_start=early), failed.exit_code) from failed
@@ -192,7 +192,7 @@ class Session:
 
     def _serve(self, engine: node.EngineProcess) -> None:
         limit_s = float(self.spec["ready_limit_s"])
-        self.measured["ready_s"] = await_ready(engine, self.port, self.log, self.dialect, self.exit_diagnosis, limit_s)
+        self.measured["ready_s"] = await_ready(engine, self.port, self.exit_diagnosis, limit_s)
         plan = plan_of(self.load, self.port, self.folder / REQUESTS, self.dialect)
         warmup = min(_WARMUP, self.load.requests) if self.load.warmup is None else self.load.warmup
         if warmup:

@@ -5,7 +5,6 @@ After the measured load come questions with known answers, held against those of
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import random
@@ -15,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import InputError
@@ -23,6 +22,7 @@ from ridgeline.files import read_text, write_whole
 from ridgeline.serving.engines.base import ServingEngine
 from ridgeline.serving.engines.failures import FailureCause
 from ridgeline.serving.load.questions import Question, ask, perplexity, read_questions, score, served_model
+from ridgeline.serving.node.monitor import Monitor
 from ridgeline.serving.traffic.traffic import ClosedLoop
 from ridgeline.serving.workloads.engine.options import Load
 from ridgeline.serving.workloads.engine.reading import ANSWERS
@@ -36,22 +36,10 @@ STOPPED = 128 + signal.SIGTERM
 _OTHER = 7919  # added to seeds of traffic that must share nothing with the measured one
 
 
-class LoadMonitor(Protocol):
-    def start(self) -> object: ...
-    def stop(self) -> Mapping[str, float]: ...
-
-
-def await_ready(
-    engine: node.EngineProcess,
-    port: int,
-    log: Path,
-    dialect: ServingEngine,
-    exit_diagnosis: ExitDiagnosis,
-    limit_s: float,
-) -> float:
+def await_ready(engine: node.EngineProcess, port: int, exit_diagnosis: ExitDiagnosis, limit_s: float) -> float:
     """Seconds until it served by health and by log. Failed says why it does not."""
-    started = time.monotonic()
-    while not (node.healthy(port) and _log_says_ready(log, dialect.ready_line)):
+    started, mark = time.monotonic(), exit_diagnosis.dialect.ready_line
+    while not (node.healthy(port) and (not mark or _holds(exit_diagnosis.log, mark))):
         if engine.exit_code is not None:
             raise exit_diagnosis.failed(engine.exit_code)
         if time.monotonic() - started > limit_s:
@@ -60,8 +48,8 @@ def await_ready(
     return round(time.monotonic() - started, 3)
 
 
-def _log_says_ready(log: Path, mark: str) -> bool:
-    return not mark or any(mark in line for line in TextFile(log))
+def _holds(log: Path, mark: str) -> bool:
+    return any(mark in line for line in TextFile(log))
 
 
 def plan_of(load: Load, port: int, records_path: Path | None, dialect: ServingEngine) -> Any:
@@ -103,10 +91,10 @@ def measure(
     """Adds to `measured` what the load found, and, of a failed run too, how the machine was used meanwhile."""
     from ridgeline.serving.load.bench import bench
 
-    watcher = watch(plan.records_path.parent)
+    monitor = Monitor(plan.records_path.parent)
+    monitor.start()
     result = bench(plan)
-    if watcher is not None:
-        measured["monitor"] = dict(watcher.stop())
+    measured["monitor"] = monitor.stop()
     _require_valid(result)
     if result.summary.ok < result.summary.requests and not node.healthy(port):
         engine.wait(DYING_S)
@@ -118,19 +106,17 @@ def measure(
     measured["summary"] = result.as_json()
 
 
-def measure_offline(
-    engine: node.EngineProcess, log: Path, mark: str, exit_diagnosis: ExitDiagnosis, measured: dict[str, Any]
-) -> None:
-    """The engine's own offline benchmark; it warms itself up, and is watched from its start `mark` on."""
-    started = time.monotonic()
-    watcher: LoadMonitor | None = None
-    tail = _Tail(log)
+def measure_offline(engine: node.EngineProcess, exit_diagnosis: ExitDiagnosis, measured: dict[str, Any]) -> None:
+    """The engine's own offline benchmark; it warms itself up, and is watched from its first measured step on."""
+    started, log, mark = time.monotonic(), exit_diagnosis.log, exit_diagnosis.dialect.offline_mark
+    monitor: Monitor | None = None
     while (code := engine.wait(POLL_S)) is None:
-        if watcher is None and mark and tail.holds(mark):
+        if monitor is None and mark and _holds(log, mark):
             measured["ready_s"] = round(time.monotonic() - started, 3)
-            watcher = watch(log.parent)
-    if watcher is not None:
-        measured["monitor"] = dict(watcher.stop())
+            monitor = Monitor(log.parent)
+            monitor.start()
+    if monitor is not None:
+        measured["monitor"] = monitor.stop()
     if code != 0:
         raise exit_diagnosis.failed(code)
 
@@ -139,30 +125,6 @@ def _require_valid(result: Any) -> None:
     """The load generator takes a signal as the end of its run; for us it is the end of everything."""
     if result.interrupted:
         sys.exit(STOPPED)
-
-
-def watch(folder: Path) -> LoadMonitor | None:
-    """GPU and host use are sampled into the run folder where that part is there."""
-    try:
-        monitor = importlib.import_module("ridgeline.serving.node.monitor").Monitor(folder)
-    except ModuleNotFoundError:
-        return None
-    monitor.start()
-    return monitor  # type: ignore[no-any-return]
-
-
-class _Tail:
-    """Looks for words in what a log gained since the last look."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._seen = path, 0
-
-    def holds(self, *words: str) -> bool:
-        with self._path.open("rb") as stream:
-            stream.seek(max(0, self._seen - 100))
-            text = stream.read().decode("utf-8", "replace")
-            self._seen = stream.tell()
-        return any(word in text for word in words)
 
 
 _AT_ONCE = 16

@@ -11,7 +11,8 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from ridgeline.serving.traffic.prompts import Prompts
 from ridgeline.serving.traffic.traffic import Arrival
 from ridgeline.serving.workloads.engine.options import BAKE, Load
 from ridgeline.serving.workloads.engine.session import process as node
-from ridgeline.serving.workloads.engine.session.load import POLL_S, await_ready, measure_offline, plan_of, send_other
+from ridgeline.serving.workloads.engine.session.load import await_ready, measure_offline, plan_of, send_other
 from ridgeline.serving.workloads.engine.session.process import EngineFailed, ExitDiagnosis
 from ridgeline.serving.workloads.engine.session.rank import RANKS
 
@@ -125,7 +126,7 @@ class Manifest:
 _STEP_S = 4 * 3600.0  # for one step, at most
 _ANSWER_S = 300.0
 _RECORD_REQUESTS = 1000  # under which experts are counted, at most
-_BAKE_REQUESTS = 64  # under which a server compiles its kernels
+_FILL_REQUESTS = 64  # under which a server compiles its kernels
 
 
 @dataclass(slots=True)
@@ -149,7 +150,9 @@ class Preparation:
                 continue
             if not (kept / DONE).exists():
                 self._run_step(step, kept)
-            add_environment(self.folder, self._given(str(step["step"]), kept))
+            own = self.dialect.steps.get(str(step["step"]))
+            if own is not None and own.variable:
+                add_environment(self.folder, {own.variable: str(kept / own.file)})
 
     def _bake(self, step: Mapping[str, Any], kept: Path) -> None:
         """Start from caches that are full, and say so; fill them first where there are none for this release, GPU and
@@ -182,30 +185,36 @@ class Preparation:
     def _fill(self, step: Mapping[str, Any], env: Mapping[str, str]) -> dict[str, Any] | None:
         """The trial's own command once, with other traffic; when it was ready, where that was seen. None: it failed."""
         add_environment(self.folder, env)
-        log, found = self.folder / "prepare.log", dict[str, Any]()
-        process = self.started(str(step["start"]), log, int(step.get("nodes", 1)))
-        exit_diagnosis = ExitDiagnosis(self.dialect, log)
+        exit_diagnosis, found = ExitDiagnosis(self.dialect, self._log), dict[str, Any]()
         try:
-            if self.spec["serves"]:
+            with self._process(step) as process:
+                if not self.spec["serves"]:
+                    measure_offline(process, exit_diagnosis, found)
+                    return found
                 limit_s = float(self.spec["ready_limit_s"])
-                found["ready_s"] = await_ready(process, self.port, log, self.dialect, exit_diagnosis, limit_s)
-                plan = plan_of(self.load, self.port, None, self.dialect)
-                send_other(
-                    plan, min(_BAKE_REQUESTS, self.load.requests), self.load.concurrency or _BAKE_REQUESTS, number=2
-                )
-            else:
-                measure_offline(process, log, self.dialect.offline_mark, exit_diagnosis, found)
+                found["ready_s"] = await_ready(process, self.port, exit_diagnosis, limit_s)
+                self._send(_FILL_REQUESTS, number=2)
         except EngineFailed:
             return None
         finally:
-            process.stop()
             (self.folder / OFFLINE_RESULT).unlink(missing_ok=True)
         return found
 
-    def _given(self, name: str, kept: Path) -> dict[str, str]:
-        """How the engine finds what a step kept: by the file it is given, or by the folder."""
-        step = self.dialect.steps.get(name)
-        return {step.variable: str(kept / step.file)} if step and step.variable else {}
+    def _send(self, most: int, number: int = 1) -> None:
+        plan = plan_of(self.load, self.port, None, self.dialect)
+        send_other(plan, min(most, self.load.requests), self.load.concurrency or _FILL_REQUESTS, number)
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "prepare.log"
+
+    @contextmanager
+    def _process(self, step: Mapping[str, Any]) -> Iterator[node.EngineProcess]:
+        process = self.started(str(step["start"]), self._log, int(step.get("nodes", 1)))
+        try:
+            yield process
+        finally:
+            process.stop()
 
     def _kept(self, step: Mapping[str, Any]) -> Path:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline" / "prepared"
@@ -218,72 +227,46 @@ class Preparation:
         started = time.monotonic()
         try:
             add_environment(self.folder, {KEEP: str(partial)})
-            code = self._exit_code(step, partial)
-            if code == 0:
-                (partial / DONE).write_text(f"{time.monotonic() - started:.0f} s\n")
-                _move(partial, kept)
+            if step["own"]:
+                self._run_own(step, partial)
+            elif self._fill(step, {}) is None:
+                return  # found again, and judged, in the run that counts
+            (partial / DONE).write_text(f"{time.monotonic() - started:.0f} s\n")
+            with suppress(OSError):  # a run elsewhere may have been faster
+                partial.rename(kept)
+            if not (kept / DONE).exists():
+                raise EngineFailed(FailureCause("died", 0, f"preparation {step['step']}: {kept} cannot be written"))
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-        (self.folder / OFFLINE_RESULT).unlink(missing_ok=True)
-        # a rehearsal's failure is found again, and judged, in the run that counts
-        if code != 0 and step["own"]:
-            raise EngineFailed(
-                FailureCause("died", 0, f"preparation {step['step']} ended with {code}; see prepare.log"), 1
-            )
 
-    def _exit_code(self, step: Mapping[str, Any], partial: Path) -> int | None:
-        log = self.folder / "prepare.log"
-        process = self.started(str(step["start"]), log, int(step.get("nodes", 1)))
-        try:
+    def _run_own(self, step: Mapping[str, Any], partial: Path) -> None:
+        """A step that is not the trial's own command."""
+        with self._process(step) as process:
             if step["serves"]:
-                return self._record(process, log, partial)
-            if not step["own"] and self.spec["serves"]:
-                return self._come_up(process)
-            return process.wait(_STEP_S)
-        finally:
-            process.stop()
+                why = self._record(process, partial)
+            else:
+                code = process.wait(_STEP_S)
+                why = "" if code == 0 else f"ended with {code}; see prepare.log"
+        if why:
+            raise EngineFailed(FailureCause("died", 0, f"preparation {step['step']}: {why}"))
 
-    def _come_up(self, process: node.EngineProcess) -> int | None:
-        """The trial's own server once, for its caches only."""
-        until = time.monotonic() + float(self.spec["ready_limit_s"])
-        while process.exit_code is None and time.monotonic() < until:
-            if node.healthy(self.port):
-                return 0
-            time.sleep(POLL_S)
-        return process.exit_code
-
-    def _record(self, process: node.EngineProcess, log: Path, partial: Path) -> int:
-        """How often each expert is used under traffic like the measured one."""
-        exit_diagnosis = ExitDiagnosis(self.dialect, log)
-        await_ready(process, self.port, log, self.dialect, exit_diagnosis, float(self.spec["ready_limit_s"]))
-        self._ask("/start_expert_distribution_record")
-        plan = plan_of(self.load, self.port, None, self.dialect)
-        send_other(plan, min(_RECORD_REQUESTS, self.load.requests), self.load.concurrency or 64)
-        self._ask("/stop_expert_distribution_record")
-        self._ask("/dump_expert_distribution_record")
+    def _record(self, process: node.EngineProcess, partial: Path) -> str:
+        """How often each expert is used under traffic like the measured one; why it is not known, else empty."""
+        await_ready(process, self.port, ExitDiagnosis(self.dialect, self._log), float(self.spec["ready_limit_s"]))
+        if why := node.post(self.port, "/start_expert_distribution_record", {}, _ANSWER_S):
+            return why
+        self._send(_RECORD_REQUESTS)
+        for path in ("/stop_expert_distribution_record", "/dump_expert_distribution_record"):
+            if why := node.post(self.port, path, {}, _ANSWER_S):
+                return why
         records = sorted(partial.glob("expert_distribution_recorder_*.pt"))
         if not records:
-            raise EngineFailed(
-                FailureCause("died", 0, "preparation eplb: the engine left no record; see prepare.log"), 1
-            )
+            return "the engine left no record; see prepare.log"
         records[-1].rename(partial / self.dialect.steps["eplb"].file)
-        return 0
-
-    def _ask(self, path: str) -> None:
-        if why := node.post(self.port, path, {}, _ANSWER_S):
-            raise EngineFailed(FailureCause("died", 0, f"preparation eplb: {why}"), 1)
+        return ""
 
 
 def say(line: str) -> None:
     """To the run's stderr, at once."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
-
-
-def _move(partial: Path, kept: Path) -> None:
-    """Into its place, unless a run elsewhere was faster."""
-    try:
-        partial.rename(kept)
-    except OSError:
-        if not (kept / DONE).exists():
-            raise

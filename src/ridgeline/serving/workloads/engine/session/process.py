@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
@@ -62,10 +62,8 @@ class EngineProcess:
     def stop(self, grace_s: float = GRACE_S) -> list[int]:
         """Ask it to end, then end it with all it started. Returns processes that could not be ended."""
         _signal(self.pid, signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            pass
         until = time.monotonic() + 10.0
         while left := _members(self.pid):
             if time.monotonic() > until:
@@ -78,10 +76,8 @@ class EngineProcess:
 
 def _signal(session: int, number: signal.Signals) -> None:
     for pid in _members(session):
-        try:
+        with suppress(ProcessLookupError):
             os.kill(pid, number)
-        except ProcessLookupError:
-            continue
 
 
 def _members(session: int) -> list[int]:
@@ -99,10 +95,10 @@ def _members(session: int) -> list[int]:
     return found
 
 
-def healthy(port: int, path: str = "/health", limit_s: float = 5.0) -> bool:
-    connection = HTTPConnection("127.0.0.1", port, timeout=limit_s)
+def healthy(port: int) -> bool:
+    connection = HTTPConnection("127.0.0.1", port, timeout=5.0)
     try:
-        connection.request("GET", path)
+        connection.request("GET", "/health")
         return connection.getresponse().status == 200
     except (OSError, HTTPException):
         return False
@@ -190,7 +186,7 @@ class ExitDiagnosis:
     """Looks at an engine that ended. Made before it starts, so that the kernel's count of kills can be compared."""
 
     def __init__(self, dialect: ServingEngine, log: Path) -> None:
-        self._dialect, self._log = dialect, log
+        self.dialect, self.log = dialect, log
         self._oom_kills = host_oom_kills()
 
     def failed(self, code: int) -> EngineFailed:
@@ -199,10 +195,10 @@ class ExitDiagnosis:
     def _cause(self, code: int) -> FailureCause:
         if host_oom_kills() > self._oom_kills:
             return FailureCause("host-oom", 0, "the kernel ended a process of this job for its memory (oom-kill)")
-        log = self._dialect.read(TextFile(self._log))
+        log = self.dialect.read(TextFile(self.log))
         if found := cause_of(log.failures, log.weights_loaded):
             return found
-        lines = [(n, line) for n, line in enumerate(TextFile(self._log), 1) if line.strip()]
+        lines = [(n, line) for n, line in enumerate(TextFile(self.log), 1) if line.strip()]
         number, text = lines[-1] if lines else (0, "it wrote nothing")
         if "No module named" in text or code == 127:
             return FailureCause("missing", number, text)

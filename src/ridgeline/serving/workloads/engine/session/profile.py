@@ -31,7 +31,6 @@ from ridgeline.serving.workloads.engine.session.process import EngineFailed
 _WRITE_S = 120.0  # for an engine to write what it has recorded, and to answer that it has stopped
 _SETTLE_S = 5.0  # after that, for its files to be seen here
 _MOST_AT_ONCE = 256
-_KERNELS = "kernels.csv"
 _STATS = "stats --report cuda_gpu_kern_sum --format csv --force-export=true --output -"
 
 
@@ -105,7 +104,8 @@ class ProfileWindow:
     def _window(self) -> None:
         steps, limit_s = self.asked["steps"], float(self.asked["limit_s"])
         opened = time.monotonic()
-        self._problem = self._ask("/start_profile", self._body(steps), limit_s)
+        body = self.dialect.profiler_body(str(self.asked["tool"]), steps, str(self.traces))
+        self._problem = self._ask("/start_profile", body, limit_s)
         last, asked_s, answered_s = -1, 0.0, 0.0
         stopping: threading.Thread | None = None
         while not self._problem:
@@ -133,9 +133,6 @@ class ProfileWindow:
             last = size
             time.sleep(POLL_S)
 
-    def _body(self, steps: int) -> dict[str, object]:
-        return self.dialect.profiler_body(str(self.asked["tool"]), steps, str(self.traces))
-
     def _kernel_table(self) -> str:
         """Write the kernels that nsys recorded on the first node as CSV. Returns why not; empty where it did."""
         if not (problem := self._stats()):
@@ -154,11 +151,11 @@ class ProfileWindow:
         done = _nsys(self.folder, f"{self.asked['nsys']} {_STATS} {report}")
         for database in self.traces.glob("*.sqlite"):
             database.unlink()
-        table = done.stdout[_header_at(done.stdout) :]
-        if not table:
+        table = re.search(r'^"?Time \(%\).*', done.stdout, re.MULTILINE | re.DOTALL)  # after the lines of the export
+        if table is None:
             last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:] or ["no message"]
             return f"nsys recorded no kernel ({last[0]}); does the engine run on a GPU here?"
-        write_whole(self.traces / _KERNELS, table, survives_power_cut=False)
+        write_whole(self.traces / "kernels.csv", table[0], survives_power_cut=False)
         return ""
 
     def _too_large(self) -> None:
@@ -190,9 +187,3 @@ class ProfileWindow:
         """Why it was refused; empty where it was not."""
         why = node.post(self.port, path, body, limit_s)
         return f"the engine's profiler: {why}" if why else ""
-
-
-def _header_at(text: str) -> int:
-    """Where the table begins, after the lines of the export; the end of the text where there is none."""
-    found = re.search(r'^"?Time \(%\)', text, re.MULTILINE)
-    return len(text) if found is None else found.start()
