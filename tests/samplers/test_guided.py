@@ -18,11 +18,10 @@ from ridgeline.errors import InputError
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
 from ridgeline.samplers.base import Prior
-from ridgeline.samplers.guided.chooser import relative_cost
+from ridgeline.samplers.guided.chooser import CAUTION, acquisition, hopeless, in_order, relative_cost
 from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess, log_expected_improvement
-from ridgeline.samplers.guided.model import Forecast, ObservedData, Scale, ScoreModel
+from ridgeline.samplers.guided.model import ObservedData, Scale, ScoreModel
 from ridgeline.samplers.guided.sampler import NO_EFFECT, GuidedSampler
-from ridgeline.samplers.guided.view import CAUTION, Ranking, acquisition
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 SPEED = Callable[[Point], float | None]
@@ -465,21 +464,20 @@ def test_runs_that_failed_or_say_no_cost_do_not_count_as_cheap() -> None:
 
 
 def test_of_two_that_promise_the_same_the_cheaper_comes_first() -> None:
-    alike = Forecast(np.array([1.0, 1.0]), np.array([0.1, 0.1]), np.array([0.9, 0.9]))
-    first, second = acquisition(alike, 1.0, np.array([1.0, 2.0]), 0.05).promise
+    alike = np.ones(2)
+    first, second = acquisition(alike, 0.1 * alike, 0.9 * alike, 1.0, np.array([1.0, 2.0]))
     assert first - second == pytest.approx(math.log(2.0))
 
 
 def test_the_likelier_to_pass_comes_first_and_the_hopeless_last() -> None:
-    found = Forecast(np.array([1.0, 1.0, 9.0]), np.array([0.1, 0.1, 0.1]), np.array([0.9, 0.45, 0.01]))
-    ranking = acquisition(found, 1.0, np.ones(3), 0.05)
-    likely, doubtful, _ = ranking.promise
-    assert likely - doubtful == pytest.approx(CAUTION * math.log(2.0))
-    assert ranking.last.tolist() == [False, False, True]
-    assert ranking.order().tolist() == sorted(range(3), key=ranking.place, reverse=True) == [0, 1, 2]
-    assert Ranking(np.array([1e15, 2.0, 2.0]), np.array([True, False, False])).order().tolist() == [1, 2, 0]
-    hopeless = Ranking(np.array([1.0, 1.0 + 1e-9]), np.array([True, True]))
-    assert hopeless.order().tolist() == [1, 0], "those that come last have an order of their own"
+    chance = np.array([0.9, 0.45, 0.01])
+    promise = acquisition(np.array([1.0, 1.0, 9.0]), np.full(3, 0.1), chance, 1.0, np.ones(3))
+    assert promise[0] - promise[1] == pytest.approx(CAUTION * math.log(2.0))
+    assert hopeless(chance, 0.05).tolist() == [False, False, True]
+    assert in_order(promise, hopeless(chance, 0.05)) == [0, 1, 2]
+    assert in_order(np.array([1e15, 2.0, 2.0]), np.array([True, False, False])) == [1, 2, 0]
+    own = in_order(np.array([1.0, 1.0 + 1e-9]), np.array([True, True]))
+    assert own == [1, 0], "those that come last have an order of their own"
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(0.0, 1.0), (1.2, 0.5), (-2.0, 0.7), (-3.0, 1.0)])

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,15 +29,9 @@ _SCALE_SPREAD = 1.0  # of the log of a knob's weight around its prior
 NOISE_AT, NOISE_SPREAD = float(np.log(0.03)), 1.5  # log of the noise variance, where the values have variance 1
 
 
-def on_one_thread() -> AbstractContextManager[object]:
-    """While it lasts BLAS uses one thread: handing matrices of a hundred rows to several costs more than it saves."""
-    limited: AbstractContextManager[object] = _blas().limit(limits=1, user_api="blas")
-    return limited
-
-
-@cache
-def _blas() -> Any:
-    return ThreadpoolController()
+_F = TypeVar("_F", bound=Callable[..., object])
+# BLAS uses one thread in such a function: to hand matrices of a hundred rows to several costs more than it saves
+on_one_thread: Callable[[_F], _F] = ThreadpoolController().wrap(limits=1, user_api="blas")
 
 
 @dataclass(frozen=True)
@@ -84,6 +76,12 @@ class GaussianProcess:
         found: Array = places.dtype.type(self._fit.signal) * _matern(_distances(places * scale, known))
         return found
 
+    def carried(self, places: Array, values: Array) -> Array:
+        """Values where it was measured, carried to these places."""
+        across = self.across(places)
+        found: Array = across @ self.solved(values).astype(across.dtype)
+        return found
+
     def spread(self, across: Array) -> Array:
         """Standard deviation of the truth, without the noise of a run, from a row of `across` for each place."""
         explained = ((across @ self._whiten.T.astype(across.dtype)) ** 2).sum(axis=1)
@@ -93,15 +91,23 @@ class GaussianProcess:
     def joint(self, places: Array) -> Array:
         """Covariance of the truth between these places, given what was measured."""
         places = places.astype(float)
-        scaled, white = places * self._scale, self._whiten @ self.across(places).T
-        found: Array = self._fit.signal * _matern(_distances(scaled, scaled)) - white.T @ white
+        white = self._whiten @ self.across(places).T
+        found: Array = self._among(places) - white.T @ white
         return found
+
+    def _among(self, places: Array) -> Array:
+        return _covariance(places, self._scale, self._fit.signal)
+
+
+def _covariance(places: Array, scale: Array, signal: float) -> Array:
+    scaled = (places * scale).astype(float)
+    found: Array = signal * _matern(_distances(scaled, scaled))
+    return found
 
 
 def covariance_of_runs(places: Array, columns: Columns, fit: Fit) -> Array:
     """Covariance of what runs at these places show, before any is known."""
-    scaled = (places * np.sqrt(fit.weights[columns])).astype(float)
-    found: Array = fit.signal * _matern(_distances(scaled, scaled))
+    found = _covariance(places, np.sqrt(fit.weights[columns]), fit.signal)
     found[np.diag_indices_from(found)] += fit.noise + JITTER
     return found
 
@@ -220,11 +226,8 @@ class EffectsProcess(GaussianProcess):
     def across(self, places: Array) -> Array:
         return self._covariance(places, self._known.astype(places.dtype))
 
-    def joint(self, places: Array) -> Array:
-        places = places.astype(float)
-        white = self._whiten @ self.across(places).T
-        found: Array = self._covariance(places, places) - white.T @ white
-        return found
+    def _among(self, places: Array) -> Array:
+        return self._covariance(places, places)
 
     def _covariance(self, a: Array, b: Array) -> Array:
         found = np.full((len(a), len(b)), self._fit.signal, dtype=a.dtype)
@@ -243,9 +246,9 @@ class EffectsProcess(GaussianProcess):
         return found
 
     def _factor(self, knob: int, a: Array, b: Array) -> Array:
-        fit, squares = self._effects, _squares(a, b)
+        fit, squares = self._effects, ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
         share, own = fit.shares[knob], fit.own[knob]
-        alike = (1.0 - own) * _likeness(ROOT5 * np.sqrt(fit.weights[knob] * squares)) + own * (squares < SAME)
+        alike = (1.0 - own) * _matern(ROOT5 * np.sqrt(fit.weights[knob] * squares)) + own * (squares < SAME)
         found: Array = ((1.0 + share * alike) / (1.0 + share)).astype(a.dtype)
         return found
 
@@ -255,16 +258,6 @@ def _distinct(rows: Array) -> tuple[Array, Array]:
     mixed = rows @ np.arange(1, rows.shape[1] + 1, dtype=rows.dtype)  # at most one column of a choice is not 0
     _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
     return first, place
-
-
-def _squares(a: Array, b: Array) -> Array:
-    found: Array = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
-    return found
-
-
-def _likeness(distance: Array) -> Array:
-    found: Array = (1.0 + distance * (1.0 + distance / 3.0)) * np.exp(-distance)
-    return found
 
 
 def fitted_effects(places: Array, values: Array, columns: Columns) -> EffectsFit:

@@ -106,11 +106,13 @@ class Expected:
             value, odds[row] = answers[keys[row]]
             values[row] = values[row] if math.isnan(value) else value
         odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
-        return PriorValues(values, odds, self.spread, self._sensitivities(rows), self.reach)
+        return PriorValues(np.column_stack([values, *self._sensitivities(rows).T]), odds)
 
     def same_family(self, rows: Array, others: Array) -> Array:
         """Which rows the prior takes for much the same as one of the others, by the length scales of its answers."""
-        return _alike(rows, others, self._scales(), self._features)
+        likeness = self._process(others).across(rows).max(axis=1)
+        found: Array = likeness > _SAME_FAMILY * self._scales().signal
+        return found
 
     def _ask_sensitivities(self) -> dict[str, tuple[float, ...]]:
         """By key of points of the survey: the moves of the score. None on a scale without logs."""
@@ -123,13 +125,13 @@ class Expected:
                 found[key] = tuple(self._scale.sign * move for move in said)
         return found
 
-    def _sensitivities(self, rows: Array) -> Array | None:
+    def _sensitivities(self, rows: Array) -> Array:
         if not self._sensitivity_at:
-            return None
+            return np.zeros((len(rows), 0))
         places = self._rows_of({key: self._survey[key] for key in self._sensitivity_at})
         moves = np.array(list(self._sensitivity_at.values()))
         level = moves.mean(axis=0)
-        found: Array = level + _Carrier(places, self._scales(), self._features).carry(rows, moves - level)
+        found: Array = level + self._process(places).carried(rows, moves - level)
         return found
 
     def _carried(self, anchors: Mapping[str, Point], rows: Array) -> tuple[Array, Array]:
@@ -137,14 +139,17 @@ class Expected:
         answers = np.array([self._asked[key] for key in anchors])
         places = self._rows_of(anchors)
         known = ~np.isnan(answers[:, 0])
-        level, fit = float(answers[known, 0].mean()), self._scales()
+        level = float(answers[known, 0].mean())
         known_values, middle = answers[known, 0] - level, float(answers[:, 1].mean())
-        every = _Carrier(places, fit, self._features)
+        every = self._process(places)
         if known.all():
-            both = every.carry(rows, np.stack([known_values, answers[:, 1] - middle], axis=1))
+            both = every.carried(rows, np.stack([known_values, answers[:, 1] - middle], axis=1))
             return level + both[:, 0], middle + both[:, 1]
-        odds = every.carry(rows, answers[:, 1] - middle)
-        return level + _Carrier(places[known], fit, self._features).carry(rows, known_values), middle + odds
+        odds = every.carried(rows, answers[:, 1] - middle)
+        return level + self._process(places[known]).carried(rows, known_values), middle + odds
+
+    def _process(self, places: Array) -> GaussianProcess:
+        return GaussianProcess(places, self._features.columns, self._scales())
 
     def _rows_of(self, points: Mapping[str, Point]) -> Array:
         fresh = {key: point for key, point in points.items() if key not in self._rows}
@@ -187,14 +192,15 @@ class Expected:
         rows = self._features.of(list(free.values()))
         mean, odds = self._carried(self._survey, rows)
         places = self._features.of([self._survey[key] for key in worth if not math.isnan(worth[key][0])])
-        spread = self._unit * _Carrier(places, self._scales(), self._features).spread(rows)
+        process = self._process(places)
+        spread = self._unit * process.spread(process.across(rows))
         best = worth[ranked[0]][0]
         acquisition = log_expected_improvement(mean, spread, best) - np.logaddexp(0.0, -odds)
         self._take_best(list(free.values()), rows, acquisition)
 
     def _take_best(self, points: Sequence[Point], rows: Array, acquisition: Array) -> None:
         """Those that promise most, of different families as long as there are some: one answer tells of its family."""
-        fit, taken = self._scales(), 0
+        taken = 0
         free, other_family = np.ones(len(points), dtype=bool), np.ones(len(points), dtype=bool)
         for _ in range(min(_CHECKED * EACH, len(points))):
             preferred = np.flatnonzero(free & other_family)
@@ -205,12 +211,7 @@ class Expected:
                 taken += 1
                 if taken == EACH:
                     return
-                other_family &= ~_alike(rows, rows[[row]], fit, self._features)
-
-
-def _alike(rows: Array, others: Array, fit: Fit, features: Features) -> Array:
-    found: Array = GaussianProcess(others, features.columns, fit).across(rows).max(axis=1) > _SAME_FAMILY * fit.signal
-    return found
+                other_family &= ~self.same_family(rows, rows[[row]])
 
 
 def _some(asked: Mapping[str, Point]) -> dict[str, Point]:
@@ -219,21 +220,6 @@ def _some(asked: Mapping[str, Point]) -> dict[str, Point]:
     before, last = keys[:-LAST], keys[-LAST:]
     share = np.linspace(0, len(before) - 1, min(len(before), OTHERS)).round().astype(int)
     return {key: asked[key] for key in [*(before[i] for i in share), *last]}
-
-
-class _Carrier:
-    """Carries values at some places to others."""
-
-    def __init__(self, places: Array, fit: Fit, features: Features) -> None:
-        self._process = GaussianProcess(places, features.columns, fit)
-
-    def carry(self, rows: Array, values: Array) -> Array:
-        across = self._process.across(rows)
-        found: Array = across @ self._process.solved(values).astype(across.dtype)
-        return found
-
-    def spread(self, rows: Array) -> Array:
-        return self._process.spread(self._process.across(rows))
 
 
 # How an expectation is to be read: as it stands, with its direction unknown, or not at all.
