@@ -108,10 +108,11 @@ class Expected:
         odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
         return PriorValues(np.column_stack([values, *self._sensitivities(rows).T]), odds)
 
-    def same_family(self, rows: Array, others: Array) -> Array:
+    def same_family(self, rows: Array, others: Array, fit: Fit | None = None) -> Array:
         """Which rows the prior takes for much the same as one of the others, by the length scales of its answers."""
-        likeness = self._process(others).across(rows).max(axis=1)
-        found: Array = likeness > _SAME_FAMILY * self._scales().signal
+        fit = fit or self._scales()
+        likeness = GaussianProcess(others, self._features.columns, fit).across(rows).max(axis=1)
+        found: Array = likeness > _SAME_FAMILY * fit.signal
         return found
 
     def _ask_sensitivities(self) -> dict[str, tuple[float, ...]]:
@@ -200,7 +201,7 @@ class Expected:
 
     def _take_best(self, points: Sequence[Point], rows: Array, acquisition: Array) -> None:
         """Those that promise most, of different families as long as there are some: one answer tells of its family."""
-        taken = 0
+        fit, taken = self._scales(), 0
         free, other_family = np.ones(len(points), dtype=bool), np.ones(len(points), dtype=bool)
         for _ in range(min(_CHECKED * EACH, len(points))):
             preferred = np.flatnonzero(free & other_family)
@@ -211,7 +212,7 @@ class Expected:
                 taken += 1
                 if taken == EACH:
                     return
-                other_family &= ~self.same_family(rows, rows[[row]])
+                other_family &= ~self.same_family(rows, rows[[row]], fit)
 
 
 def _some(asked: Mapping[str, Point]) -> dict[str, Point]:
