@@ -106,7 +106,7 @@ class Expected:
             value, odds[row] = answers[keys[row]]
             values[row] = values[row] if math.isnan(value) else value
         odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
-        return PriorValues(np.column_stack([values, *self._sensitivities(rows).T]), odds)
+        return PriorValues(np.concatenate([values[:, None], self._sensitivities(rows)], axis=1), odds)
 
     def same_family(self, rows: Array, others: Array, fit: Fit | None = None) -> Array:
         """Which rows the prior takes for much the same as one of the others, by the length scales of its answers."""
