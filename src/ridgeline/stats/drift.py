@@ -14,7 +14,7 @@ from typing import Literal
 
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Trial
-from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.compare import Direction, mean_and_spread, oriented_logs
 from ridgeline.stats.nodes import NodeEffect, NodeRun, corrected, corrections, node_effects
 from ridgeline.stats.wording import count, percent
 
@@ -62,8 +62,7 @@ def drift(values: Sequence[float], direction: Direction, rng: random.Random, lev
     n = len(values)
     if n < _FEWEST or any(v <= 0 for v in values):
         return Drift("undecided", 0.0, 1.0, n)
-    sign = 1.0 if direction == "maximize" else -1.0
-    logs = [sign * math.log(v) for v in values]
+    logs = oriented_logs(values, direction)
     seen = _explained(logs)
     if mean_and_spread(logs)[1] < 1e-12:
         return Drift("steady", 0.0, 1.0, n)
@@ -148,6 +147,7 @@ class Repeat:
 
     value: float
     nodes: tuple[str, ...] = ()
+    place: int = 0  # in the order of all runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,7 @@ def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | N
     """
     if len(repeats) < 5 or any(r.value <= 0 for r in repeats):
         return []
-    sign = 1.0 if direction == "maximize" else -1.0
-    logs = [sign * math.log(r.value) for r in repeats]
+    logs = oriented_logs([r.value for r in repeats], direction)
     middle = median(logs)
     scale = 1.4826 * median(abs(v - middle) for v in logs)
     # of a nearly deterministic program every last digit would be an outlier; a tenth of a percent is nobody's concern
@@ -213,15 +212,6 @@ MOST_REPEATS = 200  # of the baseline looked at: a change shows in these, and al
 
 
 @dataclass(frozen=True, slots=True)
-class BaselineRun:
-    """One run of the baseline: its place in the order of all runs, its value, and where it ran."""
-
-    place: int
-    value: float
-    nodes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Regimes:
     """`places` and `levels` are the baseline's course, in logs; both empty where the machine did not change."""
 
@@ -254,7 +244,7 @@ class Regimes:
         return (1 - share) * self.levels[after - 1] + share * self.levels[after]
 
 
-def regimes(repeats: Sequence[BaselineRun], direction: Direction, level: float = 0.95) -> Regimes:
+def regimes(repeats: Sequence[Repeat], direction: Direction, level: float = 0.95) -> Regimes:
     """The baseline's course over a search, as far as its repeats show one.
 
     Nodes that are known to be slow or fast are allowed for. Where the repeats ran on nodes of which that is not known,
@@ -272,16 +262,16 @@ def baseline_course(
     level: float = 0.95,
 ) -> Regimes:
     """As `regimes`, of runs of the baseline, with what the whole journal says of their nodes."""
-    repeats = [BaselineRun(run.number, run.metrics[metric], run.ending.nodes) for _, run in runs]
+    repeats = [Repeat(run.metrics[metric], run.ending.nodes, run.number) for _, run in runs]
     unknown = {effect.node for effect in effects if effect.verdict == "undecided"}
     if not any(unknown.intersection(repeat.nodes) for repeat in repeats):
         factors = corrections(effects, direction)
-        repeats = [BaselineRun(r.place, corrected(r.value, r.nodes, factors)) for r in repeats]
+        repeats = [Repeat(corrected(r.value, r.nodes, factors), place=r.place) for r in repeats]
     return regimes(repeats, direction, level)
 
 
 @lru_cache(maxsize=32)  # every face asks for it at every look, and permutations take their time
-def _regimes(looked_at: tuple[BaselineRun, ...], direction: Direction, level: float) -> Regimes:
+def _regimes(looked_at: tuple[Repeat, ...], direction: Direction, level: float) -> Regimes:
     values = _freed_from_nodes(looked_at, direction, level)
     found = drift(values, direction, random.Random(0), level)
     if found.kind not in ("step", "trend"):
@@ -291,7 +281,7 @@ def _regimes(looked_at: tuple[BaselineRun, ...], direction: Direction, level: fl
     return Regimes(found, tuple(repeat.place for repeat in looked_at), tuple(course))
 
 
-def _freed_from_nodes(repeats: Sequence[BaselineRun], direction: Direction, level: float) -> list[float]:
+def _freed_from_nodes(repeats: Sequence[Repeat], direction: Direction, level: float) -> list[float]:
     """Empty where nodes and time cannot be separated."""
     if len({repeat.nodes for repeat in repeats}) < 2:
         return [repeat.value for repeat in repeats]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ridgeline.records.json_form import also_in_json
-from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.compare import Direction, mean_and_spread, oriented_logs, pooled_spread
 from ridgeline.stats.student import interval
 from ridgeline.stats.wording import count
 
@@ -99,7 +99,7 @@ def scaling(
     logs = _log_speeds(runs, direction)
     if len(logs) < 2:
         raise ValueError(f"scaling needs runs at two sizes or more, not {len(logs)}")
-    noise, freedom = _pooled_noise(logs)
+    noise, freedom = pooled_spread(logs.values())
     sizes = sorted(logs)
     steps = tuple(_step(sizes, i, logs, noise, freedom, level) for i in range(len(sizes)))
     law = _law(logs, noise, freedom, rng, level) if len(sizes) >= 3 else None
@@ -109,17 +109,10 @@ def scaling(
 
 
 def _log_speeds(runs: Mapping[int, Sequence[float]], direction: Direction) -> dict[int, list[float]]:
-    sign = 1.0 if direction == "maximize" else -1.0
     for size, values in runs.items():
         if size < 1 or any(v <= 0 for v in values):
             raise ValueError(f"at size {size}: sizes start at 1 and values are above 0, not {min(values)}")
-    return {size: [sign * math.log(v) for v in values] for size, values in sorted(runs.items()) if values}
-
-
-def _pooled_noise(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
-    freedom = sum(len(values) - 1 for values in logs.values())
-    squares = math.fsum(mean_and_spread(v)[1] ** 2 * (len(v) - 1) for v in logs.values())
-    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+    return {size: oriented_logs(values, direction) for size, values in sorted(runs.items()) if values}
 
 
 def _step(
