@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from foretold import Foretold
 
 from ridgeline.campaign.controller import Campaign
 from ridgeline.campaign.kinds.base import NextTrial
@@ -60,7 +61,7 @@ def planned(root: Path, seed: int, direction: str = "maximize") -> Campaign:
 
     def sampler() -> Sampler:
         found = GuidedSampler(SPACE, seed, {"worth": 0}, lambda point: None)
-        found.expect(predicted)
+        found.expect(Foretold(predicted))
         return found
 
     asked = study(

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from foretold import Foretold
 
 from ridgeline.records.observation import Expectation, Observation
 from ridgeline.records.space import Discrete, Point, Space
@@ -69,7 +70,7 @@ def fast_but_risky(point: Point) -> Expectation:
 
 def proposed() -> float:
     sampler = GuidedSampler(LINE, 0, {}, lambda point: None)
-    sampler.expect(fast_but_risky)
+    sampler.expect(Foretold(fast_but_risky))
     for a in (0, 5):
         sampler.tell(Observation({"a": a}, 10.0 + 0.1 * a))
     proposal = sampler.ask()

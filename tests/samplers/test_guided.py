@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from foretold import Foretold
 
 from ridgeline.errors import InputError
 from ridgeline.records.observation import Expectation, Observation, Prospect
@@ -66,7 +67,7 @@ def searched(sampler: GuidedSampler, speed: SPEED, trials: int, noise: float = 0
 
 def guided_by(speed: Callable[[Point], float | None], seed: int = 0) -> GuidedSampler:
     sampler = make(seed=seed)
-    sampler.expect(lambda point: None if (value := speed(point)) is None else Expectation(value))
+    sampler.expect(Foretold(lambda point: None if (value := speed(point)) is None else Expectation(value)))
     sampler.tell(Observation({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
     return sampler
 
@@ -497,7 +498,7 @@ def test_the_expected_gain_falls_however_hopeless_a_point_is() -> None:
 
 def test_the_interval_of_an_expectation_is_taken_as_the_middle_nine_tenths() -> None:
     sampler, off = make(), math.exp(1.6449 * 0.2)
-    sampler.expect(lambda point: Expectation(hill(point), low=hill(point) / off, high=hill(point) * off))
+    sampler.expect(Foretold(lambda point: Expectation(hill(point), low=hill(point) / off, high=hill(point) * off)))
     expected = sampler._choosing()._expectations(Scale.of([1.0, 2.0]))
     assert expected is not None
     assert expected.spread == pytest.approx(0.2, rel=0.001)
@@ -585,7 +586,7 @@ def test_the_first_trials_with_a_twin_are_of_different_families() -> None:
     space = Space((Discrete("layout", ("a", "b", "c", "d"), False), Discrete("n", tuple(range(16)), True)), {})
     speeds = {"a": 100.0, "b": 99.0, "c": 60.0, "d": 30.0}
     sampler = make(space)
-    sampler.expect(lambda point: Expectation(speeds[str(point["layout"])] + 0.01 * number(point, "n")))
+    sampler.expect(Foretold(lambda point: Expectation(speeds[str(point["layout"])] + 0.01 * number(point, "n"))))
     sampler.tell(Observation({"layout": "d", "n": 0}, 30.0))
     first = [sampled for sampled, _ in searched(sampler, lambda point: speeds[str(point["layout"])], 2)]
     assert [point["layout"] for point in first] == ["a", "b"]
@@ -602,7 +603,7 @@ def test_a_twin_is_asked_of_every_family_before_its_best_is_chosen() -> None:
         return Expectation(100.0 - names.index(layout))
 
     sampler = make(space)
-    sampler.expect(twin)
+    sampler.expect(Foretold(twin))
     sampler.tell(Observation({"layout": names[-1], "n": 0}, 69.0))
     proposal = sampler.ask()
     assert asked == set(names)

@@ -82,13 +82,8 @@ def _memory(logs: Sequence[float], seen: tuple[float, float, float, int, float])
     1 - 7/n (by simulation). A quarter of its own error is added: to overlook memory cries drift where there is none.
     """
     n = len(logs)
-    trend, step, slope, at, _ = seen
-    if step > trend:
-        halves = (logs[:at], logs[at:])
-        rest = [value - math.fsum(half) / len(half) for half in halves for value in half]
-    else:
-        mean = math.fsum(logs) / n
-        rest = [value - mean - slope * (i - (n - 1) / 2) for i, value in enumerate(logs)]
+    trend, step, _, at, _ = seen
+    rest = [value - level for value, level in zip(logs, _course(logs, at if step > trend else None), strict=True)]
     total = math.fsum(value**2 for value in rest)
     if total <= 1e-24:
         return 0.0
@@ -150,13 +145,16 @@ class Repeat:
     place: int = 0  # in the order of all runs
 
 
+_Cause = Literal["node", "first run", "trend", "unexplained"]
+
+
 @dataclass(frozen=True, slots=True)
 class Outlier:
     """A run far from the others of its setting. It stays in every figure; this says what it is likely to be."""
 
     index: int
     change: float  # of the speed against the median run, as a fraction
-    cause: Literal["node", "first run", "trend", "unexplained"]
+    cause: _Cause
     reason: str
 
     def __str__(self) -> str:
@@ -185,7 +183,7 @@ def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | N
 
 def _cause(
     index: int, logs: Sequence[float], repeats: Sequence[Repeat], middle: float, limit: float, drifted: Drift | None
-) -> tuple[Literal["node", "first run", "trend", "unexplained"], str]:
+) -> tuple[_Cause, str]:
     off = logs[index] - middle
     if drifted is not None and drifted.kind in ("step", "trend"):
         # where the median lies decides which side of the change looks odd
@@ -277,8 +275,7 @@ def _regimes(looked_at: tuple[Repeat, ...], direction: Direction, level: float) 
     if found.kind not in ("step", "trend"):
         return Regimes(found)
     logs = [math.log(value) for value in values]
-    course = _stepped(logs, found.at or 0) if found.kind == "step" else _straight(logs)
-    return Regimes(found, tuple(repeat.place for repeat in looked_at), tuple(course))
+    return Regimes(found, tuple(repeat.place for repeat in looked_at), tuple(_course(logs, found.at)))
 
 
 def _freed_from_nodes(repeats: Sequence[Repeat], direction: Direction, level: float) -> list[float]:
@@ -292,12 +289,9 @@ def _freed_from_nodes(repeats: Sequence[Repeat], direction: Direction, level: fl
     return [corrected(repeat.value, repeat.nodes, factors) for repeat in repeats]
 
 
-def _stepped(logs: Sequence[float], at: int) -> list[float]:
-    return [math.fsum(side) / len(side) for side in (logs[:at], logs[at:]) for _ in side]
-
-
-def _straight(logs: Sequence[float]) -> list[float]:
-    middle, mean = (len(logs) - 1) / 2, math.fsum(logs) / len(logs)
-    across = math.fsum((i - middle) * v for i, v in enumerate(logs))
-    slope = across / math.fsum((i - middle) ** 2 for i in range(len(logs)))
+def _course(logs: Sequence[float], at: int | None) -> list[float]:
+    """The levels before and after a step, or a straight line."""
+    if at is not None:
+        return [math.fsum(side) / len(side) for side in (logs[:at], logs[at:]) for _ in side]
+    middle, mean, slope = (len(logs) - 1) / 2, math.fsum(logs) / len(logs), _explained(logs)[2]
     return [mean + slope * (i - middle) for i in range(len(logs))]

@@ -10,7 +10,7 @@ looks each spends a share of the error, so the chance that any setting beyond th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -113,7 +113,11 @@ def equivalence(
     found = Equivalence(margin, level, tests)
     if not found.holds:
         return found
-    return replace(found, ruled_out=_smallest_margin(margin, lambda within: max(adjusted(within).values()) <= alpha))
+    low, high = 0.0, margin
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if max(adjusted(middle).values()) <= alpha else (middle, high)
+    return replace(found, ruled_out=high)
 
 
 def looks(planned: int) -> dict[int, float]:
@@ -172,11 +176,3 @@ def _blocks_needed(spread: float, room: float, blocks: int, alpha: float) -> int
             return None
         needed = max(blocks + 1, math.ceil(wanted))
     return needed
-
-
-def _smallest_margin(margin: float, holds: Callable[[float], bool]) -> float:
-    low, high = 0.0, margin
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high

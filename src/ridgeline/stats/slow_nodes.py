@@ -68,17 +68,17 @@ class _Effect:
         """The share of the mean that is left when it is pulled toward none, as unlike nodes are spread."""
         return _USUAL_SIZE**2 / (_USUAL_SIZE**2 + self.error**2)
 
+    @property
+    def below(self) -> float:
+        """The chance that it is below none."""
+        return 0.5 * math.erfc(self.mean / max(self.error, 1e-9) / math.sqrt(2))
+
 
 def _averaged(evidence: Any, chances: Any) -> tuple[float, int]:
     """The log of the mean over machines, and which is the likeliest."""
     weighted = evidence + numpy.log(chances)
     peak = float(weighted.max())
     return math.log(float(numpy.exp(weighted - peak).sum())) + peak, int(weighted.argmax())
-
-
-def _side(effect: _Effect) -> float:
-    """The chance that the effect is below none."""
-    return 0.5 * math.erfc(effect.mean / max(effect.error, 1e-9) / math.sqrt(2))
 
 
 class _Hypothesis:
@@ -327,7 +327,7 @@ class _Weighing:
             story.settle()
             own, likeliest = _averaged(story.evidence(), chances)
             gain[at], effects[at] = own - none, story.effect(likeliest, column, slabs[at])
-        odds = [(math.exp(min(float(g), 50.0)), _side(effect)) for g, effect in zip(gain, effects, strict=True)]
+        odds = [(math.exp(min(float(g), 50.0)), effect.below) for g, effect in zip(gain, effects, strict=True)]
         self._slow = [2 * each * side for each, side in odds]
         self._fast = [2 * _FAST * each * (1 - side) for each, side in odds]
         self._effects = effects

@@ -16,7 +16,7 @@ from ridgeline.samplers.guided.candidates import Pool, around
 from ridgeline.samplers.guided.feasibility import TOO_RISKY, Feasibility
 from ridgeline.samplers.guided.features import Features, Products
 from ridgeline.samplers.guided.gaussian import Array, Fit, log_expected_improvement, on_one_thread
-from ridgeline.samplers.guided.model import Blend, Fits, ObservedData, Scale, ScoreModel, score_model
+from ridgeline.samplers.guided.model import Blend, Fits, ObservedData, PriorValues, Scale, ScoreModel, score_model
 from ridgeline.samplers.guided.prior import Expected, ModeWeights, PriorMode, mode_weights, seen_with
 from ridgeline.samplers.sequence import is_of_space
 
@@ -327,20 +327,19 @@ class Chooser:
     def _seen(self, observations: Sequence[Observation]) -> tuple[Scale, ObservedData]:
         if self._last_seen is None or self._last_seen[0] != len(observations):
             scale = Scale.of([observation.score for observation in observations if observation.score is not None])
-            self._last_seen = len(observations), scale, self._observed_data(observations, scale)
+            if scale not in self._expected:
+                asked = None
+                if self._prior is not None:
+                    asked = Expected(self._prior, scale, self._space, self._features, self._pool, self._is_legal)
+                self._expected[scale] = asked if asked is not None and asked.says_something else None
+            self._current = self._expected[scale]
+            self._observed_points = {point_key(observation.point): observation.point for observation in observations}
+            self._last_seen = len(observations), scale, self._after_earlier(self._data(observations, scale), scale)
         return self._last_seen[1:]
 
-    def _observed_data(self, observations: Sequence[Observation], scale: Scale) -> ObservedData:
-        expected = self._expectations(scale)
-        self._observed_points = {point_key(observation.point): observation.point for observation in observations}
-        return self._after_earlier(self._data(observations, scale, expected), scale, expected)
-
-    def _data(
-        self, observations: Sequence[Observation], scale: Scale, expected: Expected | None, earlier: bool = False
-    ) -> ObservedData:
-        named = {point_key(observation.point): observation.point for observation in observations}
-        keys = [point_key(observation.point) for observation in observations]
-        rows = self._features.of([observation.point for observation in observations], earlier)
+    def _data(self, observations: Sequence[Observation], scale: Scale, earlier: bool = False) -> ObservedData:
+        points = [observation.point for observation in observations]
+        rows = self._features.of(points, earlier)
         data = ObservedData(
             rows,
             scale.values([observation.score for observation in observations]),
@@ -348,26 +347,22 @@ class Chooser:
             products=self._products,
             earlier=len(rows) if earlier else 0,
         )
-        if expected is None:
+        if self._current is None:
             return data
-        said = expected.at(keys, rows, named)
+        said, expected = self._said(points, rows), self._current
         return replace(data, expected=said.columns, odds=said.odds, spread=expected.spread, reach=expected.reach)
 
-    def _expectations(self, scale: Scale) -> Expected | None:
-        if scale not in self._expected:
-            asked = None
-            if self._prior is not None:
-                asked = Expected(self._prior, scale, self._space, self._features, self._pool, self._is_legal)
-                asked = asked if asked.says_something else None
-            self._expected[scale] = asked
-        self._current = self._expected[scale]
-        return self._current
+    def _said(self, points: Sequence[Point], rows: Array) -> PriorValues:
+        """What is expected of these points, each asked itself."""
+        assert self._current is not None
+        keys = [point_key(point) for point in points]
+        return self._current.at(keys, rows, dict(zip(keys, points, strict=True)))
 
-    def _after_earlier(self, present: ObservedData, scale: Scale, expected: Expected | None) -> ObservedData:
+    def _after_earlier(self, present: ObservedData, scale: Scale) -> ObservedData:
         """This study's observations after those of earlier studies, which are moved to this study's level: a larger
         problem takes longer whatever the setting. What is observed in both is compared by the earlier ones' model."""
         if scale not in self._earlier_by_scale:
-            self._earlier_by_scale[scale] = self._earlier_data(scale, expected)
+            self._earlier_by_scale[scale] = self._earlier_data(scale)
         found = self._earlier_by_scale[scale]
         if found is None:
             return present
@@ -395,23 +390,20 @@ class Chooser:
         )
         return weights[PriorMode.AS_IT_STANDS] == max(weights.values())
 
-    def _earlier_data(self, scale: Scale, expected: Expected | None) -> tuple[ObservedData, ScoreModel | Blend] | None:
+    def _earlier_data(self, scale: Scale) -> tuple[ObservedData, ScoreModel | Blend] | None:
         """What earlier studies observed, and its model; None where too little of it is on this scale."""
         values = scale.values([each.score for each in self._earlier])
         if np.isfinite(values).sum() < FEWEST_EARLIER:
             return None
         pairs = zip(self._earlier, values, strict=True)
         placed = [each for each, value in pairs if each.score is None or not math.isnan(value)]
-        data = self._data(placed, scale, expected, earlier=True)
+        data = self._data(placed, scale, earlier=True)
         return data, score_model(data, self._features.columns)
 
     def _with_pending(self, view: View, pending: Sequence[Point]) -> ScoreModel | Blend:
         """The model as if pending trials had come out as it expects: what they will teach needs no second trial."""
         rows, seen = self._features.of(pending), view.seen
-        expected = None
-        if self._current is not None and seen.expected is not None:
-            named = {point_key(point): point for point in pending}
-            expected = self._current.at([point_key(point) for point in pending], rows, named).columns
+        expected = None if self._current is None or seen.expected is None else self._said(pending, rows).columns
         mean, _ = view.scores.at(rows, expected)
         none = np.zeros(len(mean), dtype=bool)
         as_expected = seen.followed_by(replace(seen, rows=rows, values=mean, expected=expected, censored=none))

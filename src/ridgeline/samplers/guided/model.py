@@ -279,8 +279,7 @@ def remembered(values: Array) -> Array:
     best, latest = np.argsort(-values, kind="stable")[: REMEMBERED // 2], np.arange(count)[-REMEMBERED // 4 :]
     chosen = set(best.tolist()) | set(latest.tolist())
     rest = [i for i in range(count) if i not in chosen]
-    spread = np.linspace(0, len(rest) - 1, min(len(rest), REMEMBERED - len(chosen))).round().astype(int)
-    return np.array(sorted(chosen | {rest[i] for i in spread}))
+    return np.array(sorted(chosen | {rest[i] for i in _evenly(0, len(rest), REMEMBERED - len(chosen))}))
 
 
 # Two models of the scores, each trusted as far as it predicts every observation from the others.

@@ -14,7 +14,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.observation import Observation, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import Expects, Prior, Refusal, Sampler, as_prior, read_options
+from ridgeline.samplers.base import Prior, Refusal, Sampler, read_options
 from ridgeline.samplers.sequence import SequenceSampler, filling, is_of_space, keys, legality
 from ridgeline.study.forms import DefaultText, ExpressionText, Form, ValueUnit
 
@@ -79,8 +79,8 @@ class GuidedSampler(Sampler):
     def plan(self, trials_left: int) -> None:
         self._trials_left = trials_left
 
-    def expect(self, prior: Prior | Expects) -> None:
-        self._prior = as_prior(prior)
+    def expect(self, prior: Prior) -> None:
+        self._prior = prior
 
     def recall(self, earlier: Sequence[Observation]) -> None:
         # observations of another space guide nobody, and the first trials must not rest on them
