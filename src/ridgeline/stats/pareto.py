@@ -65,24 +65,19 @@ def _level(values: Sequence[float], noise: tuple[float, int], level: float) -> G
 def _place(
     one: Tradeoff, others: Sequence[Tradeoff], directions: tuple[Direction, Direction]
 ) -> Literal["on", "near", "behind"]:
-    better = [other for other in others if other is not one and _beats(other, one, directions)]
-    if not better:
-        return "on"
-    return "behind" if any(_surely(other, one, directions) for other in better) else "near"
-
-
-def _beats(a: Tradeoff, b: Tradeoff, directions: tuple[Direction, Direction]) -> bool:
     signs = [1 if direction == "maximize" else -1 for direction in directions]
-    ahead = [
-        sign * (mine.value - theirs.value)
-        for sign, mine, theirs in zip(signs, (a.first, a.second), (b.first, b.second), strict=True)
-    ]
-    return min(ahead) >= 0 and max(ahead) > 0
+    near = False
+    for other in others:
+        goals = [*zip(signs, (other.first, other.second), (one.first, one.second), strict=True)]
+        ahead = [sign * (theirs.value - own.value) for sign, theirs, own in goals]
+        if other is not one and min(ahead) >= 0 and max(ahead) > 0:
+            near = True
+            if all(
+                _surely_above(theirs, own) if sign > 0 else _surely_above(own, theirs) for sign, theirs, own in goals
+            ):
+                return "behind"
+    return "near" if near else "on"
 
 
-def _surely(a: Tradeoff, b: Tradeoff, directions: tuple[Direction, Direction]) -> bool:
-    for direction, mine, theirs in zip(directions, (a.first, a.second), (b.first, b.second), strict=True):
-        ends = (mine.low, theirs.high) if direction == "maximize" else (theirs.low, mine.high)
-        if ends[0] is None or ends[1] is None or ends[0] <= ends[1]:
-            return False
-    return True
+def _surely_above(a: GoalValue, b: GoalValue) -> bool:
+    return a.low is not None and b.high is not None and a.low > b.high

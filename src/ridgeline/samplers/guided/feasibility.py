@@ -14,7 +14,7 @@ from ridgeline.records.space import Point, Space
 from ridgeline.samplers.guided.candidates import around
 from ridgeline.samplers.guided.features import Features, Products
 from ridgeline.samplers.guided.gaussian import Array, Columns, GaussianProcess, fitted, normal_share
-from ridgeline.samplers.guided.model import REMEMBERED, ObservedData
+from ridgeline.samplers.guided.model import REMEMBERED, ObservedData, evenly
 
 # Extremely randomised trees: what went together under which values, where edges are sharp.
 #
@@ -122,7 +122,7 @@ class ChanceModel:
         passed, odds = passed[-REMEMBERED:], None if seen.odds is None else seen.odds[-REMEMBERED:]
         rows, self._columns = _with_odds(seen.rows[-REMEMBERED:], odds, columns)
         labels = np.where(passed, 1.0, -1.0) - self._expected_label(odds)
-        some = np.linspace(0, len(labels) - 1, min(len(labels), _LABELS_FITTED)).round().astype(int)
+        some = evenly(0, len(labels), _LABELS_FITTED)
         fit = fitted(rows[some].astype(float), labels[some], self._columns)
         self._process = GaussianProcess(rows, self._columns, fit)
         self._dual = self._process.solved(labels)

@@ -171,8 +171,8 @@ class ScoreModel:
 
     def _fit(self, rows: Array, standard: Array, basis: Array) -> Fit:
         most = EFFECTS_FITTED if self._adds_up else FITTED
-        present = _evenly(self._earlier, len(standard), max(most // 2, most - self._earlier))
-        some = np.append(_evenly(0, self._earlier, most - len(present)), present)
+        present = evenly(self._earlier, len(standard), max(most // 2, most - self._earlier))
+        some = np.append(evenly(0, self._earlier, most - len(present)), present)
         expected = basis[:, 1:]
         prior, precision = _trust_prior(expected.shape[1], self._trust)
         trust = np.linalg.solve(expected.T @ expected + np.diag(precision), expected.T @ standard + precision * prior)
@@ -265,7 +265,7 @@ def _unit(values: Array, expected: Array | None, trust: float) -> float:
     return max(float(np.hypot(rest.std(), 0.1)), 1e-9)
 
 
-def _evenly(first: int, end: int, most: int) -> Columns:
+def evenly(first: int, end: int, most: int) -> Columns:
     """The numbers from `first` to before `end`; of more than `most` an even share."""
     found: Columns = np.linspace(first, end - 1, min(end - first, most)).round().astype(int)
     return found
@@ -279,7 +279,7 @@ def remembered(values: Array) -> Array:
     best, latest = np.argsort(-values, kind="stable")[: REMEMBERED // 2], np.arange(count)[-REMEMBERED // 4 :]
     chosen = set(best.tolist()) | set(latest.tolist())
     rest = [i for i in range(count) if i not in chosen]
-    return np.array(sorted(chosen | {rest[i] for i in _evenly(0, len(rest), REMEMBERED - len(chosen))}))
+    return np.array(sorted(chosen | {rest[i] for i in evenly(0, len(rest), REMEMBERED - len(chosen))}))
 
 
 # Two models of the scores, each trusted as far as it predicts every observation from the others.

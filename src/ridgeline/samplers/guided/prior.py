@@ -31,7 +31,7 @@ from ridgeline.samplers.guided.gaussian import (
     fitted,
     log_expected_improvement,
 )
-from ridgeline.samplers.guided.model import EITHER_WAY, FITTED, STRAIGHT, ObservedData, PriorValues, Scale
+from ridgeline.samplers.guided.model import EITHER_WAY, FITTED, STRAIGHT, ObservedData, PriorValues, Scale, evenly
 from ridgeline.stats.stated_range import NORMAL_90
 
 _SPREAD_OUT = 20  # points of the survey that fill the space
@@ -219,8 +219,7 @@ def _some(asked: Mapping[str, Point]) -> dict[str, Point]:
     """The last of them, and of very many others an even share: more carry hardly better, and take long."""
     keys = list(asked)
     before, last = keys[:-LAST], keys[-LAST:]
-    share = np.linspace(0, len(before) - 1, min(len(before), OTHERS)).round().astype(int)
-    return {key: asked[key] for key in [*(before[i] for i in share), *last]}
+    return {key: asked[key] for key in [*(before[i] for i in evenly(0, len(before), OTHERS)), *last]}
 
 
 # How an expectation is to be read: as it stands, with its direction unknown, or not at all.
@@ -250,7 +249,7 @@ ModeWeights = dict[PriorMode, float]
 def mode_weights(seen: ObservedData, columns: Columns) -> ModeWeights:
     """How far each mode is trusted after these observations; the sum is 1."""
     passed = np.flatnonzero(~np.isnan(seen.values))
-    some = passed[np.linspace(0, len(passed) - 1, min(len(passed), _WEIGHED)).round().astype(int)]
+    some = passed[evenly(0, len(passed), _WEIGHED)]
     if seen.expected is None or len(some) < 2:
         return dict(_PRIOR_WEIGHTS)
     heights = {mode: math.log(part) + _evidence(mode, seen, some, columns) for mode, part in _PRIOR_WEIGHTS.items()}

@@ -68,13 +68,11 @@ class GuidedSampler(Sampler):
         _check_formula(self._options.expect, space)
         self._space, self._seed = space, seed
         self._legal = legality(space, refusal)
-        self._walk = SequenceSampler(filling(space, seed, self._legal))
-        self._observed_keys: set[str] = set()
-        self._observations: list[Observation] = []
         self._prior: Prior | None = None
         self._earlier: list[Observation] = []
         self._chooser: Chooser | None = None
         self._trials_left: int | None = None
+        self.forget()
 
     def plan(self, trials_left: int) -> None:
         self._trials_left = trials_left
@@ -87,7 +85,8 @@ class GuidedSampler(Sampler):
         self._earlier = [each for each in earlier if is_of_space(self._space, each.point)]
 
     def forget(self) -> bool:
-        self._observed_keys, self._observations = set(), []
+        self._observed_keys: set[str] = set()
+        self._observations: list[Observation] = []
         self._walk = SequenceSampler(filling(self._space, self._seed, self._legal))
         if self._chooser is not None:
             self._chooser.forget()
