@@ -499,9 +499,10 @@ def test_the_expected_gain_falls_however_hopeless_a_point_is() -> None:
 def test_the_interval_of_an_expectation_is_taken_as_the_middle_nine_tenths() -> None:
     sampler, off = make(), math.exp(1.6449 * 0.2)
     sampler.expect(Foretold(lambda point: Expectation(hill(point), low=hill(point) / off, high=hill(point) * off)))
-    expected = sampler._choosing()._expectations(Scale.of([1.0, 2.0]))
-    assert expected is not None
-    assert expected.spread == pytest.approx(0.2, rel=0.001)
+    chooser = sampler._choosing()
+    chooser._seen([Observation({"a": 0, "b": 19}, 1.0)])
+    assert chooser._current is not None
+    assert chooser._current.spread == pytest.approx(0.2, rel=0.001)
 
 
 # what pending trials will teach is not asked for again
