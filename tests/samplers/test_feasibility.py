@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from foretold import Foretold
 
 from ridgeline.records.observation import Expectation, Observation
 from ridgeline.records.space import Discrete, Point, Space
@@ -14,6 +13,7 @@ from ridgeline.samplers.guided import feasibility
 from ridgeline.samplers.guided.feasibility import TOO_RISKY, TOO_RISKY_PREDICTED, Feasibility, credit
 from ridgeline.samplers.guided.model import ObservedData
 from ridgeline.samplers.guided.sampler import GuidedSampler
+from tests.foretold import Foretold
 
 SURE, NEVER = 4.0, -4.0  # log odds
 LINE = Space((Discrete("a", tuple(range(20)), True),), {})

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from foretold import Foretold
 
 from ridgeline.errors import InputError
 from ridgeline.records.observation import Expectation, Observation, Prospect
@@ -21,8 +20,9 @@ from ridgeline.records.space import Continuous, Discrete, Point, Space, point_ke
 from ridgeline.samplers.base import Prior
 from ridgeline.samplers.guided.chooser import CAUTION, acquisition, hopeless, in_order, relative_cost
 from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess, log_expected_improvement
-from ridgeline.samplers.guided.model import ObservedData, Scale, ScoreModel
+from ridgeline.samplers.guided.model import ObservedData, ScoreModel
 from ridgeline.samplers.guided.sampler import NO_EFFECT, GuidedSampler
+from tests.foretold import Foretold
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 SPEED = Callable[[Point], float | None]

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from foretold import Foretold
 
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.samplers.guided.model import ObservedData
 from ridgeline.samplers.guided.prior import ModeWeights, PriorMode, mixed, mode_weights
 from ridgeline.samplers.guided.sampler import GuidedSampler
+from tests.foretold import Foretold
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 EVERY: list[Point] = [{"a": a, "b": b} for a in range(20) for b in range(20)]
