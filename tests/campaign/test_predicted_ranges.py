@@ -8,7 +8,6 @@ import random
 from pathlib import Path
 
 import pytest
-from foretold import Foretold
 
 from ridgeline.campaign.controller import Campaign
 from ridgeline.campaign.kinds.base import NextTrial
@@ -29,6 +28,7 @@ from ridgeline.stats.stated_range import ELSEWHERE, widening
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
+from tests.foretold import Foretold
 
 SPACE = Space(
     (
