@@ -28,6 +28,7 @@ from ridgeline.stats.stated_range import ELSEWHERE, widening
 from ridgeline.study.history import History, read_history
 from ridgeline.testing import ScriptedAnswer
 from tests.campaign.harness import campaign, study
+from tests.foretold import Foretold
 
 SPACE = Space(
     (
@@ -60,7 +61,7 @@ def planned(root: Path, seed: int, direction: str = "maximize") -> Campaign:
 
     def sampler() -> Sampler:
         found = GuidedSampler(SPACE, seed, {"worth": 0}, lambda point: None)
-        found.expect(predicted)
+        found.expect(Foretold(predicted))
         return found
 
     asked = study(

@@ -35,7 +35,7 @@ def mistaken(products: Products | None) -> float:
     """The share of all points of which trees think the wrong thing likelier."""
     model = ChanceModel(taught(50, products), FEATURES.columns)
     rows = FEATURES.of(EVERY)
-    likely = model._trees.at(model._shown(rows))[0] > 0.5
+    likely = model._trees.at(model._shown(rows)) > 0.5
     return float((likely != np.array([fits(point) for point in EVERY])).mean())
 
 
@@ -48,7 +48,7 @@ def test_a_limit_of_a_product_is_learned_from_fewer_observations() -> None:
 def test_both_models_have_to_agree_where_nothing_was_predicted() -> None:
     model = ChanceModel(taught(30, Products(SPACE, FEATURES)), FEATURES.columns)
     rows = FEATURES.of(EVERY[::7])
-    both, by_trees = model.at(rows, None), np.maximum(model._trees.at(model._shown(rows))[0], 0.002)
+    both, by_trees = model.at(rows, None), np.maximum(model._trees.at(model._shown(rows)), 0.002)
     model._trees.at = lambda rows: (np.ones(len(rows)), np.zeros(len(rows)))  # type: ignore[method-assign]
     by_process = model.at(rows, None)
     assert np.all(both <= np.minimum(by_trees, by_process) + 1e-6)

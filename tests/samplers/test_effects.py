@@ -9,7 +9,7 @@ from ridgeline.samplers.guided.gaussian import (
     EffectsFit,
     EffectsProcess,
     GaussianProcess,
-    _effects_posterior,
+    _effects_height,
     fitted,
     fitted_effects,
 )
@@ -59,15 +59,14 @@ def test_the_joint_spread_is_the_single_one_on_its_diagonal() -> None:
     assert np.allclose(np.diag(process.joint(asked)), process.spread(process.across(asked)) ** 2, atol=1e-6)
 
 
-def test_the_slope_is_that_of_the_posterior() -> None:
+def test_the_slope_is_that_of_the_likelihood() -> None:
     rows, values = places(25), np.random.default_rng(4).normal(size=25)
     pairs = np.triu_indices(25, 1)
     squares = ((rows[pairs[0]] - rows[pairs[1]]) ** 2).T
     at = np.random.default_rng(5).normal(0, 0.5, 3 * KNOBS + 2)
-    expected = np.zeros(at.size)
-    _, slope = _effects_posterior(at, expected, squares, pairs, values)
+    _, slope = _effects_height(at, squares, pairs, values)
     for i, step in enumerate(1e-5 * np.eye(at.size)):
-        up, down = (_effects_posterior(at + sign * step, expected, squares, pairs, values)[0] for sign in (1, -1))
+        up, down = (_effects_height(at + sign * step, squares, pairs, values)[0] for sign in (1, -1))
         assert slope[i] == pytest.approx((up - down) / 2e-5, abs=1e-4)
 
 

@@ -13,6 +13,7 @@ from ridgeline.samplers.guided import feasibility
 from ridgeline.samplers.guided.feasibility import TOO_RISKY, TOO_RISKY_PREDICTED, Feasibility, credit
 from ridgeline.samplers.guided.model import ObservedData
 from ridgeline.samplers.guided.sampler import GuidedSampler
+from tests.foretold import Foretold
 
 SURE, NEVER = 4.0, -4.0  # log odds
 LINE = Space((Discrete("a", tuple(range(20)), True),), {})
@@ -69,7 +70,7 @@ def fast_but_risky(point: Point) -> Expectation:
 
 def proposed() -> float:
     sampler = GuidedSampler(LINE, 0, {}, lambda point: None)
-    sampler.expect(fast_but_risky)
+    sampler.expect(Foretold(fast_but_risky))
     for a in (0, 5):
         sampler.tell(Observation({"a": a}, 10.0 + 0.1 * a))
     proposal = sampler.ask()

@@ -18,11 +18,11 @@ from ridgeline.errors import InputError
 from ridgeline.records.observation import Expectation, Observation, Prospect
 from ridgeline.records.space import Continuous, Discrete, Point, Space, point_key
 from ridgeline.samplers.base import Prior
-from ridgeline.samplers.guided.chooser import relative_cost
+from ridgeline.samplers.guided.chooser import CAUTION, acquisition, hopeless, in_order, relative_cost
 from ridgeline.samplers.guided.gaussian import Fit, GaussianProcess, log_expected_improvement
-from ridgeline.samplers.guided.model import Forecast, ObservedData, Scale, ScoreModel
+from ridgeline.samplers.guided.model import ObservedData, ScoreModel
 from ridgeline.samplers.guided.sampler import NO_EFFECT, GuidedSampler
-from ridgeline.samplers.guided.view import CAUTION, Ranking, acquisition
+from tests.foretold import Foretold
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 SPEED = Callable[[Point], float | None]
@@ -67,7 +67,7 @@ def searched(sampler: GuidedSampler, speed: SPEED, trials: int, noise: float = 0
 
 def guided_by(speed: Callable[[Point], float | None], seed: int = 0) -> GuidedSampler:
     sampler = make(seed=seed)
-    sampler.expect(lambda point: None if (value := speed(point)) is None else Expectation(value))
+    sampler.expect(Foretold(lambda point: None if (value := speed(point)) is None else Expectation(value)))
     sampler.tell(Observation({"a": 0, "b": 19}, hill({"a": 0, "b": 19})))
     return sampler
 
@@ -465,21 +465,20 @@ def test_runs_that_failed_or_say_no_cost_do_not_count_as_cheap() -> None:
 
 
 def test_of_two_that_promise_the_same_the_cheaper_comes_first() -> None:
-    alike = Forecast(np.array([1.0, 1.0]), np.array([0.1, 0.1]), np.array([0.9, 0.9]))
-    first, second = acquisition(alike, 1.0, np.array([1.0, 2.0]), 0.05).promise
+    alike = np.ones(2)
+    first, second = acquisition(alike, 0.1 * alike, 0.9 * alike, 1.0, np.array([1.0, 2.0]))
     assert first - second == pytest.approx(math.log(2.0))
 
 
 def test_the_likelier_to_pass_comes_first_and_the_hopeless_last() -> None:
-    found = Forecast(np.array([1.0, 1.0, 9.0]), np.array([0.1, 0.1, 0.1]), np.array([0.9, 0.45, 0.01]))
-    ranking = acquisition(found, 1.0, np.ones(3), 0.05)
-    likely, doubtful, _ = ranking.promise
-    assert likely - doubtful == pytest.approx(CAUTION * math.log(2.0))
-    assert ranking.last.tolist() == [False, False, True]
-    assert ranking.order().tolist() == sorted(range(3), key=ranking.place, reverse=True) == [0, 1, 2]
-    assert Ranking(np.array([1e15, 2.0, 2.0]), np.array([True, False, False])).order().tolist() == [1, 2, 0]
-    hopeless = Ranking(np.array([1.0, 1.0 + 1e-9]), np.array([True, True]))
-    assert hopeless.order().tolist() == [1, 0], "those that come last have an order of their own"
+    chance = np.array([0.9, 0.45, 0.01])
+    promise = acquisition(np.array([1.0, 1.0, 9.0]), np.full(3, 0.1), chance, 1.0, np.ones(3))
+    assert promise[0] - promise[1] == pytest.approx(CAUTION * math.log(2.0))
+    assert hopeless(chance, 0.05).tolist() == [False, False, True]
+    assert in_order(promise, hopeless(chance, 0.05)) == [0, 1, 2]
+    assert in_order(np.array([1e15, 2.0, 2.0]), np.array([True, False, False])) == [1, 2, 0]
+    own = in_order(np.array([1.0, 1.0 + 1e-9]), np.array([True, True]))
+    assert own == [1, 0], "those that come last have an order of their own"
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(0.0, 1.0), (1.2, 0.5), (-2.0, 0.7), (-3.0, 1.0)])
@@ -499,10 +498,11 @@ def test_the_expected_gain_falls_however_hopeless_a_point_is() -> None:
 
 def test_the_interval_of_an_expectation_is_taken_as_the_middle_nine_tenths() -> None:
     sampler, off = make(), math.exp(1.6449 * 0.2)
-    sampler.expect(lambda point: Expectation(hill(point), low=hill(point) / off, high=hill(point) * off))
-    expected = sampler._choosing()._expectations(Scale.of([1.0, 2.0]))
-    assert expected is not None
-    assert expected.spread == pytest.approx(0.2, rel=0.001)
+    sampler.expect(Foretold(lambda point: Expectation(hill(point), low=hill(point) / off, high=hill(point) * off)))
+    chooser = sampler._choosing()
+    chooser._seen([Observation({"a": 0, "b": 19}, 1.0)])
+    assert chooser._current is not None
+    assert chooser._current.spread == pytest.approx(0.2, rel=0.001)
 
 
 # what pending trials will teach is not asked for again
@@ -587,7 +587,7 @@ def test_the_first_trials_with_a_twin_are_of_different_families() -> None:
     space = Space((Discrete("layout", ("a", "b", "c", "d"), False), Discrete("n", tuple(range(16)), True)), {})
     speeds = {"a": 100.0, "b": 99.0, "c": 60.0, "d": 30.0}
     sampler = make(space)
-    sampler.expect(lambda point: Expectation(speeds[str(point["layout"])] + 0.01 * number(point, "n")))
+    sampler.expect(Foretold(lambda point: Expectation(speeds[str(point["layout"])] + 0.01 * number(point, "n"))))
     sampler.tell(Observation({"layout": "d", "n": 0}, 30.0))
     first = [sampled for sampled, _ in searched(sampler, lambda point: speeds[str(point["layout"])], 2)]
     assert [point["layout"] for point in first] == ["a", "b"]
@@ -604,7 +604,7 @@ def test_a_twin_is_asked_of_every_family_before_its_best_is_chosen() -> None:
         return Expectation(100.0 - names.index(layout))
 
     sampler = make(space)
-    sampler.expect(twin)
+    sampler.expect(Foretold(twin))
     sampler.tell(Observation({"layout": names[-1], "n": 0}, 69.0))
     proposal = sampler.ask()
     assert asked == set(names)

@@ -14,6 +14,7 @@ from ridgeline.records.space import Discrete, Point, Space, point_key
 from ridgeline.samplers.guided.model import ObservedData
 from ridgeline.samplers.guided.prior import ModeWeights, PriorMode, mixed, mode_weights
 from ridgeline.samplers.guided.sampler import GuidedSampler
+from tests.foretold import Foretold
 
 GRID = Space((Discrete("a", tuple(range(20)), True), Discrete("b", tuple(range(20)), True)), {})
 EVERY: list[Point] = [{"a": a, "b": b} for a in range(20) for b in range(20)]
@@ -43,7 +44,7 @@ def make(seed: int = 0) -> GuidedSampler:
 
 def guided_by(speed: Speed, seed: int = 0) -> GuidedSampler:
     sampler = make(seed)
-    sampler.expect(lambda point: Expectation(speed(point)))
+    sampler.expect(Foretold(lambda point: Expectation(speed(point))))
     sampler.tell(Observation(START, hill(START)))
     return sampler
 
@@ -113,7 +114,7 @@ def test_a_killed_campaign_goes_on_alike(speed: Speed) -> None:
     for told in (0, 3, 3):
         weights(going, told)
         resumed = make()
-        resumed.expect(lambda point: Expectation(speed(point)))
+        resumed.expect(Foretold(lambda point: Expectation(speed(point))))
         for observation in going._observations:
             resumed.tell(observation)
         proposal = going.ask()
@@ -133,7 +134,9 @@ def test_settings_of_which_nothing_is_expected_do_not_keep_it_from_the_best_of_t
     """However doubtful the others are, too: where all are, what is known still leads."""
     sampler = make(seed)
     sampler.expect(
-        lambda point: None if (point["a"] + point["b"]) % 3 == 0 else Expectation(hill(point), chance=chance)  # type: ignore[operator]
+        Foretold(
+            lambda point: None if (point["a"] + point["b"]) % 3 == 0 else Expectation(hill(point), chance=chance)  # type: ignore[operator]
+        )
     )
     sampler.tell(Observation(START, hill(START)))
     proposal = sampler.ask()

@@ -17,22 +17,22 @@ from ridgeline.records.observation import Observation, Prediction
 from ridgeline.records.space import Continuous, Discrete, Rule, Space, point_key
 from ridgeline.samplers.fixed import GridSampler, RandomSampler
 from ridgeline.samplers.guided.candidates import PAIRS, Pool, _others, around
-from ridgeline.samplers.guided.chooser import Chooser, _fitted_count
+from ridgeline.samplers.guided.chooser import (
+    CAUTION,
+    Chooser,
+    Field,
+    View,
+    _fitted_count,
+    acquisition,
+    hopeless,
+    in_order,
+    incumbents,
+    predicted,
+    screened,
+)
 from ridgeline.samplers.guided.feasibility import credit, in_common
 from ridgeline.samplers.guided.features import Features, along, shape
 from ridgeline.samplers.guided.gaussian import EffectsFit, EffectsProcess, log_expected_improvement
-from ridgeline.samplers.guided.model import Forecast
-from ridgeline.samplers.guided.view import (
-    CAUTION,
-    Field,
-    Ranking,
-    View,
-    acquisition,
-    incumbents,
-    predicted,
-    prior_lead,
-    screened,
-)
 from ridgeline.samplers.sequence import (
     Listing,
     SequenceSampler,
@@ -210,9 +210,8 @@ def test_what_failed_has_in_common() -> None:
 
 
 def test_of_equal_promises_the_first_and_what_surely_fails_last() -> None:
-    ranking = Ranking(np.array([1.0, 3.0, 3.0, 9.0, 2.0]), np.array([False, False, False, True, False]))
-    assert list(ranking.order()) == [1, 2, 4, 0, 3]
-    assert max(range(5), key=ranking.place) == 1 and ranking.place(3) == (False, 9.0)
+    order = in_order(np.array([1.0, 3.0, 3.0, 9.0, 2.0]), np.array([False, False, False, True, False]))
+    assert order == [1, 2, 4, 0, 3]
 
 
 def test_expected_improvement_is_the_integral() -> None:
@@ -226,17 +225,12 @@ def test_expected_improvement_is_the_integral() -> None:
 
 
 def test_a_promise_counts_the_chance_to_pass_and_the_cost() -> None:
-    found = Forecast(np.array([1.0, 1.0, 1.0, 1.0]), np.array([0.1] * 4), np.array([0.9, 0.45, 0.9, 0.1]))
-    ranking = acquisition(found, 0.9, np.array([1.0, 1.0, 2.0, 1.0]), 0.2)
-    assert ranking.promise[0] - ranking.promise[1] == pytest.approx(CAUTION * math.log(2))
-    assert ranking.promise[0] - ranking.promise[2] == pytest.approx(math.log(2))
-    assert list(ranking.last) == [False, False, False, True]
-    unlikely = Forecast(np.array([1.0, 2.0]), np.array([0.1, 0.1]), np.array([0.1, 0.074]))
-    assert list(acquisition(unlikely, 0.9, np.array([1.0, 1.0]), 0.2).last) == [False, True], (
-        "three quarters of the best"
-    )
-    leading = prior_lead(found, np.array([True, False, False, False]), 0.25, 0.2)
-    assert list(leading.promise) == [0.75, 1.0, 1.0, 1.0] and list(leading.last) == [False, False, False, True]
+    chance = np.array([0.9, 0.45, 0.9, 0.1])
+    promise = acquisition(np.ones(4), np.full(4, 0.1), chance, 0.9, np.array([1.0, 1.0, 2.0, 1.0]))
+    assert promise[0] - promise[1] == pytest.approx(CAUTION * math.log(2))
+    assert promise[0] - promise[2] == pytest.approx(math.log(2))
+    assert list(hopeless(chance, 0.2)) == [False, False, False, True]
+    assert list(hopeless(np.array([0.1, 0.074]), 0.2)) == [False, True], "three quarters of the best"
 
 
 def test_odds_are_credited_as_far_as_they_predict_better_than_the_share_so_far() -> None:
@@ -327,10 +321,10 @@ def test_better_by_a_share(sign: int, best: float, better: float) -> None:
 
 
 def test_what_is_predicted_of_a_run_has_its_noise_too() -> None:
-    field = Field([{"x": 1}], ["1"], np.array([[7.0]]), None)
+    field = Field([{"x": 1}], ["1"], np.array([[7.0]]))
     scale = SimpleNamespace(sign=1, score=lambda value: 10 * value)
     view: Any = View(scale, None, Linear(), None, 5.0, field)  # type: ignore[arg-type]
-    found = predicted(SimpleNamespace(field=field), view)  # type: ignore[arg-type]
+    found = predicted(field, view)
     assert found == Prediction(70.0, pytest.approx(0.5), in_logs=True, to_beat=50.0)
 
 
@@ -342,8 +336,8 @@ def test_the_leading_candidates_are_legal_untried_and_in_order() -> None:
         return bool(point["x"] != 2)
 
     chooser = Chooser(space(X), 1, legal, None, ())
-    field = Field([{"x": x} for x in (1, 2, 4, 8)], ["1", "2", "4", "8"], np.zeros((4, 1)), None)
-    ranking = Ranking(np.array([1.0, 4.0, 3.0, 2.0]), np.zeros(4, dtype=bool))
-    assert chooser._leading(ranking, field, {"4"}, 2) == [3, 0]
-    assert chooser._leading(ranking, field, (), 1) == [2] and chooser._leading(ranking, field, ()) == [2, 3, 0]
+    field = Field([{"x": x} for x in (1, 2, 4, 8)], ["1", "2", "4", "8"], np.zeros((4, 1)))
+    order = [1, 2, 3, 0]
+    assert chooser._leading(order, field, {"4"}, 2) == [3, 0]
+    assert chooser._leading(order, field, (), 1) == [2] and chooser._leading(order, field, ()) == [2, 3, 0]
     assert asked.count(2) == 1, "asked once"

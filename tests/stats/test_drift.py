@@ -8,7 +8,6 @@ import pytest
 
 from ridgeline.stats.drift import (
     PERMUTATIONS,
-    BaselineRun,
     Drift,
     Regimes,
     Repeat,
@@ -156,8 +155,8 @@ def test_what_is_clearly_no_drift_is_not_shuffled_to_the_end() -> None:
 # Values seen through the repeats of the baseline: right after a step and along a trend, untouched without them.
 
 
-def repeats(*values: float, every: int = 3, nodes: tuple[str, ...] = ("n1",)) -> list[BaselineRun]:
-    return [BaselineRun(every * i, value, nodes) for i, value in enumerate(values)]
+def repeats(*values: float, every: int = 3, nodes: tuple[str, ...] = ("n1",)) -> list[Repeat]:
+    return [Repeat(value, nodes, every * i) for i, value in enumerate(values)]
 
 
 def scattered(levels: list[float], seed: int = 1) -> list[float]:
@@ -203,9 +202,9 @@ def test_a_steady_machine_changes_nothing() -> None:
 
 def test_a_slow_node_is_no_change_of_the_machine() -> None:
     values = scattered([100.0] * 6 + [70.0] * 6)
-    placed = [BaselineRun(i, v, ("n1",) if i < 6 else ("n2",)) for i, v in enumerate(values)]
+    placed = [Repeat(v, ("n1",) if i < 6 else ("n2",), i) for i, v in enumerate(values)]
     assert not regimes(placed, "maximize").changed
-    unknown = [BaselineRun(i, v, (f"n{i}",)) for i, v in enumerate(values)]
+    unknown = [Repeat(v, (f"n{i}",), i) for i, v in enumerate(values)]
     assert not regimes(unknown, "maximize").changed, "every run elsewhere: node or time, nobody can say"
 
 

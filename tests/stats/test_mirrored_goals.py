@@ -11,7 +11,7 @@ import pytest
 
 from ridgeline.stats.compare import Block, Direction, confirm, first_run_effect, unpaired
 from ridgeline.stats.contribution import contributions, search_gain
-from ridgeline.stats.drift import BaselineRun, Repeat, drift, outliers, regimes
+from ridgeline.stats.drift import Repeat, drift, outliers, regimes
 from ridgeline.stats.equivalence import equivalence
 from ridgeline.stats.gate import gate_plan, judge_gate
 from ridgeline.stats.nodes import NodeRun, corrections, node_effects
@@ -47,7 +47,7 @@ CASES: dict[str, Callable[[Turn, Direction], Any]] = {
     "unpaired": lambda turn, way: unpaired(turn(noisy(1, 5)), turn(noisy(2, 4, 120)), way),
     "drift, step": lambda turn, way: drift(turn(_slowing(1)), way, random.Random(1)),
     "regimes": lambda turn, way: (
-        regimes([BaselineRun(3 * n, value) for n, value in enumerate(turn(_slowing(2)))], way).drift
+        regimes([Repeat(value, place=3 * n) for n, value in enumerate(turn(_slowing(2)))], way).drift
     ),
     "outliers": lambda turn, way: [
         (found.index, found.change, found.cause, found.reason)

@@ -15,7 +15,7 @@ from ridgeline.stats.arrays import numpy
 from ridgeline.stats.change_points import Observed, change_posterior, jumps
 from ridgeline.stats.compare import Block, confirm, mean_and_spread
 from ridgeline.stats.contribution import search_gain
-from ridgeline.stats.drift import BaselineRun, Regimes, drift
+from ridgeline.stats.drift import Regimes, Repeat, drift
 from ridgeline.stats.equivalence import equivalence, looks, share_left
 from ridgeline.stats.gate import _change, _ranks, _wilcoxon
 from ridgeline.stats.node_effect import NodeEffect
@@ -169,7 +169,7 @@ def test_a_value_is_seen_through_the_baselines_level_at_its_place() -> None:
     assert course.seen_through(1.0, 0) == course.seen_through(1.0, -5) == pytest.approx(math.exp(0.2))
     assert course.seen_through(1.0, 20) == course.seen_through(1.0, 99) == pytest.approx(math.exp(-0.2))
     assert course.seen_through(2.0, 5) == pytest.approx(2 * math.exp(0.1)) and course.seen_through(-1.0, 0) == -1.0
-    assert BaselineRun(1, 2.0).nodes == ()
+    assert Repeat(2.0).nodes == ()
 
 
 def test_a_job_over_several_nodes_is_corrected_by_the_one_furthest_off() -> None:

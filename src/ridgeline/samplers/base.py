@@ -28,7 +28,6 @@ from ridgeline.study.forms import Form, read_form
 F = TypeVar("F", bound=Form)
 
 Refusal = Callable[[Point], str | None]  # why a point may not run; None: it may
-Expects = Callable[[Point], Expectation | None]
 
 
 class Prior(ABC):
@@ -49,20 +48,6 @@ class Prior(ABC):
         return ()
 
 
-class _FunctionPrior(Prior):
-    """A plain function as a prior: it has no name and no bound, and cannot say what it rests on."""
-
-    def __init__(self, expected: Expects) -> None:
-        self._expected = expected
-
-    def __call__(self, point: Point) -> Expectation | None:
-        return self._expected(point)
-
-
-def as_prior(given: Prior | Expects) -> Prior:
-    return given if isinstance(given, Prior) else _FunctionPrior(given)
-
-
 class Sampler(ABC):
     takes_prior: ClassVar[bool] = False  # whether it does anything with `expect`
     takes_earlier: ClassVar[bool] = False  # and with `recall`
@@ -76,7 +61,7 @@ class Sampler(ABC):
     @abstractmethod
     def tell(self, observation: Observation) -> None: ...
 
-    def expect(self, prior: Prior | Expects) -> None:
+    def expect(self, prior: Prior) -> None:
         """Before anything else: where to ask what is expected of a point."""
         return
 

@@ -23,20 +23,13 @@ class Listing:
 
     def at(self, number: int) -> dict[str, Value] | None:
         """The point with this number; the last knob varies fastest."""
-        point: dict[str, Value] = {}
-        spare: list[str] = []
         rest = number
         digits: dict[str, int] = {}
         for knob in reversed(self._knobs):
             rest, digits[knob.name] = divmod(rest, len(knob.values))
-        for knob in self._knobs:
-            names: dict[str, Value] = dict.fromkeys(self._space.by_name)
-            if knob.when is None or knob.when.holds(names | point):
-                point[knob.name] = knob.values[digits[knob.name]]
-            elif digits[knob.name]:
-                spare.append(knob.name)
+        point = self._space.restrict({knob.name: knob.values[digits[knob.name]] for knob in self._knobs})
         # where a conditional knob does not exist, its digits all mean the same point: only digit 0 stands for it
-        return None if spare else {name: point[name] for name in self._space.by_name if name in point}
+        return None if any(digits[name] for name in digits if name not in point) else point
 
 
 def shuffled(size: int, seed: int) -> Iterator[int]:
@@ -94,15 +87,9 @@ def _until_missing(
         yield point
 
 
-def _low_discrepancy(space: Space, seed: int) -> Iterator[dict[str, Value] | None]:
-    knobs = space.order
-    for shares in halton(len(knobs), seed):
-        point: dict[str, Value] = {}
-        for knob, share in zip(knobs, shares, strict=True):
-            names: dict[str, Value] = dict.fromkeys(space.by_name)
-            if knob.when is None or knob.when.holds(names | point):
-                point[knob.name] = knob.at(share)
-        yield {name: point[name] for name in space.by_name if name in point}
+def _low_discrepancy(space: Space, seed: int) -> Iterator[dict[str, Value]]:
+    for shares in halton(len(space.order), seed):
+        yield space.restrict({knob.name: knob.at(share) for knob, share in zip(space.order, shares, strict=True)})
 
 
 def halton(dimensions: int, seed: int) -> Iterator[list[float]]:
@@ -151,36 +138,20 @@ class SequenceSampler:
 
     def first_free(self, observed: Collection[str], pending: Collection[str]) -> dict[str, Value] | None:
         """`observed` and `pending` are point keys; `observed` never shrinks."""
-        done = []
-        found = None
-        for key, point in self._ahead.items():
-            if key in observed:
-                done.append(key)
-            elif key not in pending:
-                found = point
-                break
-        for key in done:
-            del self._ahead[key]
-        return found if found is not None else self._further(observed, pending)
+        return next(iter(self.free(observed, pending, 1)), None)
 
     def free(self, observed: Collection[str], pending: Collection[str], count: int) -> list[dict[str, Value]]:
         """The first so many that are free, fewer at the end of the sequence."""
-        found: list[dict[str, Value]] = []
-        passed = set(pending)
-        while len(found) < count and (point := self.first_free(observed, passed)) is not None:
-            found.append(point)
-            passed.add(point_key(point))
-        return found
-
-    def _further(self, observed: Collection[str], pending: Collection[str]) -> dict[str, Value] | None:
-        for point in self._sequence:
+        self._ahead = {key: point for key, point in self._ahead.items() if key not in observed}
+        found = [point for key, point in self._ahead.items() if key not in pending][:count]
+        while len(found) < count and (point := next(self._sequence, None)) is not None:
             key = point_key(point)
             if key in observed:
                 continue
             self._ahead[key] = point
             if key not in pending:
-                return point
-        return None
+                found.append(point)
+        return found
 
 
 def legality(space: Space, refusal: Refusal) -> Callable[[Point], bool]:

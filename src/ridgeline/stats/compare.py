@@ -27,7 +27,7 @@ from typing import Literal
 from ridgeline.stats.sign_flips import flip_interval, least_p, sign_flip_p
 from ridgeline.stats.student import interval, t_quantile, two_sided_p
 from ridgeline.stats.verdict import FEWEST_BLOCKS, Block, Comparison, Confirmation, FirstRunEffect, Scale, Verdict
-from ridgeline.stats.wording import count, effect_text, ratio_range, ratio_text
+from ridgeline.stats.wording import count, ratio_range, ratio_text
 
 __all__ = ["Block", "Comparison", "Confirmation", "Direction", "Verdict", "confirm", "holm", "smallest_effect"]
 
@@ -66,27 +66,22 @@ def confirm(
     found = {name: paired_effect(blocks, name, scale, direction, protocol, drawn) for name in names}
     p_values = holm({name: min(1.0, _p_value(found[name]) / share) for name in names})
     here = holm({name: min(1.0, _p_here(found[name]) / share) for name in names})
-    asked = _Asked(scale, level, (1 - level) * share / max(1, len(names)), len(names))
-    comparisons = {
-        name: _judge(name, found[name], (p_values[name], here[name]), asked, _notes(blocks, name, scale))
-        if found[name].blocks >= FEWEST_BLOCKS
-        else _refuse(name, found[name], blocks, asked)
-        for name in names
-    }
+    allowed = (1 - level) * share / max(1, len(names))  # the error of one interval, so that all hold together
+    comparisons = {}
+    for name, one in found.items():
+        back, notes = math.exp if scale == "ratio" else float, _notes(blocks, name, scale)
+        estimate = back(one.mean) if one.blocks else None
+        refused = Verdict.TOO_FEW_BLOCKS, scale, estimate, None, None, level, one.blocks, len(names), 1.0, None, None
+        plain = Comparison(name, *refused, notes)
+        comparisons[name] = (
+            _judged(plain, one, p_values[name], here[name], allowed)
+            if one.blocks >= FEWEST_BLOCKS
+            else _refused(plain, one, blocks, allowed)
+        )
     better = [c for c in comparisons.values() if c.verdict is Verdict.BETTER]
     winner = max(better, key=lambda c: c.estimate or 0.0) if better else None
     headline = _headline(winner, comparisons, where_they_ran(blocks, protocol))
     return Confirmation(winner.candidate if winner else None, comparisons, level, headline)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """What is asked of all candidates alike: `allowed` is the error of one interval, so that all hold together."""
-
-    scale: Scale
-    level: float
-    allowed: float
-    among: int
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -153,12 +148,15 @@ def paired_effect(
     protocol: int = PROTOCOL,
     drawn: bool = True,
 ) -> PairedEffect:
-    effects, places = block_effects(blocks, name, scale, direction), block_places(blocks, name)
+    sign = 1.0 if direction == "maximize" else -1.0
+    blocks = _with_both(blocks, name)
+    effects = [sign * (_centre(b.candidates[name], scale) - _centre(b.baseline, scale)) for b in blocks]
+    places = [frozenset(block.nodes) for block in blocks]
     n, sizes = len(effects), Counter(places)
     mean, spread = mean_and_spread(effects) if effects else (0.0, 0.0)
     plain = spread / math.sqrt(n) if n else 0.0
     if n < FEWEST_BLOCKS or not 1 < len(sizes) < n or spread <= SAME or protocol < 2:
-        rounds = _round_differences(blocks, name, scale, direction) if protocol > 2 and drawn else ()
+        rounds = _round_differences(blocks, name, scale, sign) if protocol > 2 and drawn else ()
         return PairedEffect(mean, spread, plain, n - 1, n, len(sizes), plain, n - 1, spread, rounds)
     within = _within_places(effects, places)
     own = math.sqrt(within * math.fsum(1 / size for size in sizes.values())) / len(sizes)
@@ -173,7 +171,7 @@ def paired_effect(
         error = plain
     harmonic = math.fsum(1 / size for size in sizes.values()) / len(sizes)
     each = math.sqrt(max(0.0, between**2 - within * harmonic) + within)
-    rounds = _round_differences(blocks, name, scale, direction) if drawn else ()
+    rounds = _round_differences(blocks, name, scale, sign) if drawn else ()
     apart = max(abs(one - mean) for one in means)
     return PairedEffect(mean, spread, error, len(sizes) - 1, n, len(sizes), own, n - len(sizes), each, rounds, apart)
 
@@ -208,17 +206,18 @@ def _allowing_for_places(effects: Sequence[float], places: Sequence[object]) -> 
     return spread / math.sqrt(n) * math.sqrt((1 + ratio * shared * n) / (1 + ratio * (1 - shared) * n / (n - 1)))
 
 
-def _round_differences(blocks: Sequence[Block], name: str, scale: Scale, direction: Direction) -> tuple[float, ...]:
+def _with_both(blocks: Sequence[Block], name: str) -> list[Block]:
+    return [block for block in blocks if block.baseline and block.candidates.get(name)]
+
+
+def _round_differences(blocks: Sequence[Block], name: str, scale: Scale, sign: float) -> tuple[float, ...]:
     """Candidate minus baseline in each round; of a block in which runs failed, its effect as one round."""
-    sign = 1.0 if direction == "maximize" else -1.0
     found: list[float] = []
     for block in blocks:
-        runs = block.candidates.get(name, ())
-        if len(runs) == len(block.baseline):
-            pairs = zip(runs, block.baseline, strict=True)
-            found += (sign * (_centre([run], scale) - _centre([base], scale)) for run, base in pairs)
-        elif runs and block.baseline:
-            found.append(sign * (_centre(runs, scale) - _centre(block.baseline, scale)))
+        runs, base = block.candidates[name], block.baseline
+        whole = len(runs) == len(base)
+        rounds = [([one], [other]) for one, other in zip(runs, base, strict=True)] if whole else [(runs, base)]
+        found += (sign * (_centre(one, scale) - _centre(other, scale)) for one, other in rounds)
     return tuple(found)
 
 
@@ -252,10 +251,6 @@ def levelled(block: Block, scale: Scale) -> Block:
     return replace(block, baseline=level(None), candidates={name: level(name) for name in block.candidates}, order=())
 
 
-def block_places(blocks: Sequence[Block], name: str) -> list[frozenset[str]]:
-    return [frozenset(block.nodes) for block in blocks if block.baseline and block.candidates.get(name)]
-
-
 def first_run_effect(
     blocks: Sequence[Block], level: float = 0.95, direction: Direction = "maximize"
 ) -> FirstRunEffect | None:
@@ -264,11 +259,10 @@ def first_run_effect(
     Of blocks of two rounds, since in others no setting has two runs. A machine that changes over every block in the
     same direction shows here too: either way it pays to know that the first run is another one.
     """
-    sign = 1.0 if direction == "maximize" else -1.0
     pairs = [block.opening for block in blocks if block.opening is not None]
     if len(pairs) < FEWEST_BLOCKS or min(map(min, pairs)) <= 0:
         return None
-    mean, spread = mean_and_spread([sign * (math.log(first) - math.log(last)) for first, last in pairs])
+    mean, spread = mean_and_spread([first - last for first, last in (oriented_logs(pair, direction) for pair in pairs)])
     low, high = interval(mean, spread / math.sqrt(len(pairs)), len(pairs) - 1, level)
     if low <= 0 <= high or abs(mean) <= SAME:
         return None
@@ -279,16 +273,6 @@ def all_positive(blocks: Sequence[Block]) -> bool:
     return all(value > 0 for block in blocks for runs in (block.baseline, *block.candidates.values()) for value in runs)
 
 
-def block_effects(blocks: Sequence[Block], name: str, scale: str, direction: Direction) -> list[float]:
-    sign = 1.0 if direction == "maximize" else -1.0
-    effects = []
-    for block in blocks:
-        runs = block.candidates.get(name, ())
-        if runs and block.baseline:
-            effects.append(sign * (_centre(runs, scale) - _centre(block.baseline, scale)))
-    return effects
-
-
 def _centre(runs: Sequence[float], scale: str) -> float:
     return math.fsum(map(math.log, runs) if scale == "ratio" else runs) / len(runs)
 
@@ -296,10 +280,10 @@ def _centre(runs: Sequence[float], scale: str) -> float:
 def both_sides(blocks: Sequence[Block], name: str, scale: Scale) -> tuple[float, float] | None:
     """Baseline and candidate as absolute values over the blocks that have both: their ratio (or difference, as the
     scale is) is the estimate, turned around where less is better. Where blocks share places, each place counts once."""
-    found = [levelled(block, scale) for block in blocks if block.baseline and block.candidates.get(name)]
+    found = [levelled(block, scale) for block in _with_both(blocks, name)]
     if not found:
         return None
-    places = block_places(found, name)
+    places = [frozenset(block.nodes) for block in found]
     if not 1 < len(set(places)) < len(found):
         places = [frozenset([str(number)]) for number in range(len(found))]
     sides = ([_centre(b.baseline, scale) for b in found], [_centre(b.candidates[name], scale) for b in found])
@@ -330,54 +314,60 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def _judge(
-    name: str, found: PairedEffect, p_values: tuple[float, float], asked: _Asked, notes: tuple[str, ...]
-) -> Comparison:
-    scale, level, allowed = asked.scale, asked.level, asked.allowed
+def oriented_logs(values: Sequence[float], direction: Direction) -> list[float]:
+    """Logs, turned so that more is better."""
+    sign = 1.0 if direction == "maximize" else -1.0
+    return [sign * math.log(value) for value in values]
+
+
+def pooled_spread(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
+    """The standard deviation of one value around the mean of its group, and its degrees of freedom; 0 of none."""
+    repeated = [values for values in groups if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in repeated)
+    squares = math.fsum(mean_and_spread(values)[1] ** 2 * (len(values) - 1) for values in repeated)
+    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
+
+
+def _judged(plain: Comparison, found: PairedEffect, p_value: float, p_here: float, allowed: float) -> Comparison:
+    """`p_value` is of nodes like these, `p_here` of these alone."""
+    scale, doubt, notes = plain.scale, 1 - plain.level, plain.notes
     back = math.exp if scale == "ratio" else float
     mean, coins = found.mean, 0 if found.constant else len(found.rounds)
     effect = _as_change(_shown_by(found.error, found.freedom, 1 - allowed), scale)
     # of few rounds the order shows little: then each of them must speak for the same setting, and it is said
     by_order = max(allowed, least_p(coins))
-    order_p = min(1.0, (1 - level) * sign_flip_p(found.rounds) / by_order) if coins else 0.0
+    order_p = min(1.0, doubt * sign_flip_p(found.rounds) / by_order) if coins else 0.0
     if coins and by_order > allowed:
         notes = (*notes, _few_rounds(coins, found.blocks, allowed))
-    p_value, p_here = (max(p, order_p) for p in p_values)  # of nodes like these, and of these alone
-    error, freedom, only_here = found.error, found.freedom, p_value > 1 - level >= p_here
+    p_value, p_here = max(p_value, order_p), max(p_here, order_p)
+    error, freedom, only_here = found.error, found.freedom, p_value > doubt >= p_here
     if only_here:
         error, freedom, p_value = found.own, found.own_freedom, p_here
     low, high = (mean, mean) if found.constant else interval(mean, error, freedom, 1 - allowed)
     if coins:
         low, high = flip_interval(found.rounds, by_order, (low, high))
     verdict = Verdict.NO_DIFFERENCE
-    if p_value <= 1 - level and abs(mean) > SAME:
+    if p_value <= doubt and abs(mean) > SAME:
         verdict = Verdict.BETTER if mean > 0 else Verdict.WORSE
         # Holm may show a direction that the plain simultaneous interval leaves open; the interval that belongs to
         # Holm's procedure then ends at no effect
         low, high = (max(low, 0.0), high) if mean > 0 else (low, min(high, 0.0))
-    here, needed = None, None
-    if found.few_places and (only_here or verdict is Verdict.NO_DIFFERENCE):
-        here = None if only_here else interval(mean, found.own, found.own_freedom, 1 - allowed, back)
-        needed = _nodes_needed(found, 1 - allowed)
-    return Comparison(
-        name,
-        verdict,
-        scale,
-        back(mean),
-        back(low),
-        back(high),
-        level,
-        found.blocks,
-        asked.among,
-        p_value,
-        found.spread,
-        effect,
-        notes,
-        found.places,
-        here,
-        needed,
-        only_here,
+    judged = replace(
+        plain,
+        verdict=verdict,
+        low=back(low),
+        high=back(high),
+        p_value=p_value,
+        spread=found.spread,
+        smallest_effect=effect,
+        notes=notes,
+        nodes=found.places,
+        only_here=only_here,
     )
+    if not found.few_places or (verdict is not Verdict.NO_DIFFERENCE and not only_here):
+        return judged
+    here = None if only_here else interval(mean, found.own, found.own_freedom, 1 - allowed, back)
+    return replace(judged, here=here, nodes_needed=_nodes_needed(found, 1 - allowed))
 
 
 def _few_rounds(rounds: int, blocks: int, allowed: float) -> str:
@@ -396,29 +386,18 @@ def _nodes_needed(found: PairedEffect, level: float) -> int | None:
     return next((n for n in sizes if _shown_by(found.each / math.sqrt(n), n - 1, level) <= abs(found.mean)), None)
 
 
-def _refuse(name: str, found: PairedEffect, blocks: Sequence[Block], asked: _Asked) -> Comparison:
+def _refused(plain: Comparison, found: PairedEffect, blocks: Sequence[Block], allowed: float) -> Comparison:
     """Too few blocks: no interval, but what three blocks could show with the noise seen so far."""
-    n, scale, level = found.blocks, asked.scale, asked.level
-    estimate = None if not n else math.exp(found.mean) if scale == "ratio" else found.mean
     # the larger of the two: the spread of two blocks is easily small by chance, that of runs knows no node effects
-    spreads = [s for s in (found.spread if n > 1 else None, _run_noise(blocks, name, scale)) if s is not None]
-    effect = _as_change(smallest_effect(max(spreads), FEWEST_BLOCKS, 1 - asked.allowed), scale) if spreads else None
-    verdict, spread, notes = Verdict.TOO_FEW_BLOCKS, max(spreads, default=None), _notes(blocks, name, scale)
-    return Comparison(name, verdict, scale, estimate, None, None, level, n, asked.among, 1.0, spread, effect, notes)
-
-
-def _run_noise(blocks: Sequence[Block], name: str, scale: str) -> float | None:
-    """The spread of a block effect as far as runs of the same setting within a block show it."""
-    squares, freedom, share, sides = 0.0, 0, 0.0, 0
-    for block in blocks:
-        for runs in (block.baseline, block.candidates.get(name, ())):
-            if len(runs) >= 2:
-                _, sd = mean_and_spread([math.log(r) for r in runs] if scale == "ratio" else runs)
-                squares += sd * sd * (len(runs) - 1)
-                freedom += len(runs) - 1
-                share += 1 / len(runs)
-                sides += 1
-    return math.sqrt(squares / freedom * 2 * share / sides) if freedom else None
+    spreads = [found.spread] if found.blocks > 1 else []
+    sides = [runs for b in blocks for runs in (b.baseline, b.candidates.get(plain.candidate, ())) if len(runs) > 1]
+    if sides:
+        noise, _ = pooled_spread([math.log(run) for run in runs] if plain.scale == "ratio" else runs for runs in sides)
+        spreads.append(math.sqrt(noise**2 * 2 * sum(1 / len(runs) for runs in sides) / len(sides)))
+    if not spreads:
+        return plain
+    effect = smallest_effect(max(spreads), FEWEST_BLOCKS, 1 - allowed)
+    return replace(plain, spread=max(spreads), smallest_effect=_as_change(effect, plain.scale))
 
 
 def _as_change(effect: float, scale: str) -> float:
@@ -462,12 +441,9 @@ def nearest(comparisons: Iterable[Comparison]) -> Comparison | None:
 def reach(comparison: Comparison, where: str = "") -> str:
     """What the blocks could have shown: '; 5 blocks on 2 nodes could show 2.1% or more', or nothing to add; and what
     holds on few nodes alone."""
-    effect = comparison.smallest_effect
-    if not effect:
+    if not comparison.smallest_effect:
         return ""
-    size = effect_text(effect) if comparison.scale == "ratio" else f"{effect:.2g}"
-    blocks = f"{count(comparison.blocks, 'block')}{' ' if where else ''}{where}"
-    return f"; {blocks} could show {size} or more{comparison.on_these_nodes}"
+    return f"; {comparison.blocks_text(where)} could show {comparison.effect_shown} or more{comparison.on_these_nodes}"
 
 
 def where_they_ran(blocks: Sequence[Block], protocol: int = PROTOCOL) -> str:
@@ -572,8 +548,7 @@ def unpaired(
     """
     if not first or not second or min(*first, *second) <= 0:
         return None
-    sign = 1.0 if direction == "maximize" else -1.0
-    (mean_a, sd_a), (mean_b, sd_b) = (mean_and_spread([sign * math.log(v) for v in side]) for side in (first, second))
+    (mean_a, sd_a), (mean_b, sd_b) = (mean_and_spread(oriented_logs(side, direction)) for side in (first, second))
     middle, sizes = mean_b - mean_a, (len(first), len(second))
     if min(sizes) < 2:
         return UnpairedRatio(math.exp(middle), None, None, sizes)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ridgeline.records.expression import Value
 from ridgeline.records.space import Point
-from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.compare import Direction, mean_and_spread, oriented_logs
 from ridgeline.stats.student import interval
 from ridgeline.stats.wording import MetricText, percent, ratio_text
 
@@ -115,9 +115,7 @@ def _ridge(rows: Sequence[Sequence[float]], values: Sequence[float], penalised: 
 
 
 _FEWEST_TRIALS = 8
-_SMALL = (
-    0.1  # an interval that stays inside this on both sides says that the knob hardly matters; a wider one says nothing
-)
+_SMALL = 0.1  # an interval inside this on both sides says that the knob hardly matters; a wider one says nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +164,8 @@ def contributions(
     moved = [group for group in groups if baseline.get(group[0]) != winner.get(group[0])]
     if len(usable) < _FEWEST_TRIALS or not moved:
         return []
-    sign = 1.0 if direction == "maximize" else -1.0
     rows = [[1.0, *(c for first, *_ in groups for c in columns[first].code(point.get(first)))] for point, _ in usable]
-    fit = _ridge(rows, [sign * math.log(value) for _, value in usable], [False, *[True] * (len(rows[0]) - 1)])
+    fit = _ridge(rows, oriented_logs([value for _, value in usable], direction), [False, *[True] * (len(rows[0]) - 1)])
     share = 1 - (1 - level) / len(moved)
     found = []
     for group in moved:
@@ -192,13 +189,10 @@ def _inseparable(columns: Mapping[str, KnobCoding], points: Sequence[Point]) -> 
 
 def text(found: Sequence[Contribution]) -> str:
     """One line: 'tp with pp +41% (+30% to +53%), batch +12% (+8% to +16%); no detectable difference: nccl; open: …'."""
-    shown = ", ".join(
-        f"{c.name} {percent(c.change, 0)} ({percent(c.low, 0)} to {percent(c.high, 0)})" for c in found if c.detectable
-    )
+    ends = {c: f"({percent(c.low, 0)} to {percent(c.high, 0)})" for c in found}
+    shown = ", ".join(f"{c.name} {percent(c.change, 0)} {ends[c]}" for c in found if c.detectable)
     small = ", ".join(c.name for c in found if not c.detectable and c.small)
-    unknown = ", ".join(
-        f"{c.name} ({percent(c.low, 0)} to {percent(c.high, 0)})" for c in found if not (c.detectable or c.small)
-    )
+    unknown = ", ".join(f"{c.name} {ends[c]}" for c in found if not (c.detectable or c.small))
     parts = [
         shown,
         f"no detectable difference: {small}" if small else "",
@@ -255,9 +249,8 @@ def search_gain(
     """
     if not tried or not baseline or any(v <= 0 for v in (*tried, *baseline)):
         return None
-    sign = 1.0 if direction == "maximize" else -1.0
-    logs = [sign * math.log(v) for v in tried]
-    base, noise = mean_and_spread([sign * math.log(v) for v in baseline])
+    logs = oriented_logs(tried, direction)
+    base, noise = mean_and_spread(oriented_logs(baseline, direction))
     best = max(logs)
     if len(baseline) < 2:
         return SearchGain(math.expm1(best - base), math.expm1(best - base), None, None, level, len(tried))

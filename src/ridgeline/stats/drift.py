@@ -14,7 +14,7 @@ from typing import Literal
 
 from ridgeline.records.run import Run
 from ridgeline.records.trial import Trial
-from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.compare import Direction, mean_and_spread, oriented_logs
 from ridgeline.stats.nodes import NodeEffect, NodeRun, corrected, corrections, node_effects
 from ridgeline.stats.wording import count, percent
 
@@ -62,8 +62,7 @@ def drift(values: Sequence[float], direction: Direction, rng: random.Random, lev
     n = len(values)
     if n < _FEWEST or any(v <= 0 for v in values):
         return Drift("undecided", 0.0, 1.0, n)
-    sign = 1.0 if direction == "maximize" else -1.0
-    logs = [sign * math.log(v) for v in values]
+    logs = oriented_logs(values, direction)
     seen = _explained(logs)
     if mean_and_spread(logs)[1] < 1e-12:
         return Drift("steady", 0.0, 1.0, n)
@@ -83,13 +82,8 @@ def _memory(logs: Sequence[float], seen: tuple[float, float, float, int, float])
     1 - 7/n (by simulation). A quarter of its own error is added: to overlook memory cries drift where there is none.
     """
     n = len(logs)
-    trend, step, slope, at, _ = seen
-    if step > trend:
-        halves = (logs[:at], logs[at:])
-        rest = [value - math.fsum(half) / len(half) for half in halves for value in half]
-    else:
-        mean = math.fsum(logs) / n
-        rest = [value - mean - slope * (i - (n - 1) / 2) for i, value in enumerate(logs)]
+    trend, step, _, at, _ = seen
+    rest = [value - level for value, level in zip(logs, _course(logs, at if step > trend else None), strict=True)]
     total = math.fsum(value**2 for value in rest)
     if total <= 1e-24:
         return 0.0
@@ -148,6 +142,10 @@ class Repeat:
 
     value: float
     nodes: tuple[str, ...] = ()
+    place: int = 0  # in the order of all runs
+
+
+_Cause = Literal["node", "first run", "trend", "unexplained"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +154,7 @@ class Outlier:
 
     index: int
     change: float  # of the speed against the median run, as a fraction
-    cause: Literal["node", "first run", "trend", "unexplained"]
+    cause: _Cause
     reason: str
 
     def __str__(self) -> str:
@@ -170,8 +168,7 @@ def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | N
     """
     if len(repeats) < 5 or any(r.value <= 0 for r in repeats):
         return []
-    sign = 1.0 if direction == "maximize" else -1.0
-    logs = [sign * math.log(r.value) for r in repeats]
+    logs = oriented_logs([r.value for r in repeats], direction)
     middle = median(logs)
     scale = 1.4826 * median(abs(v - middle) for v in logs)
     # of a nearly deterministic program every last digit would be an outlier; a tenth of a percent is nobody's concern
@@ -186,7 +183,7 @@ def outliers(repeats: Sequence[Repeat], direction: Direction, drifted: Drift | N
 
 def _cause(
     index: int, logs: Sequence[float], repeats: Sequence[Repeat], middle: float, limit: float, drifted: Drift | None
-) -> tuple[Literal["node", "first run", "trend", "unexplained"], str]:
+) -> tuple[_Cause, str]:
     off = logs[index] - middle
     if drifted is not None and drifted.kind in ("step", "trend"):
         # where the median lies decides which side of the change looks odd
@@ -210,15 +207,6 @@ def _cause(
 # setting. Divided by the baseline's level at that time, it speaks of the setting again.
 
 MOST_REPEATS = 200  # of the baseline looked at: a change shows in these, and all of a long campaign would take seconds
-
-
-@dataclass(frozen=True, slots=True)
-class BaselineRun:
-    """One run of the baseline: its place in the order of all runs, its value, and where it ran."""
-
-    place: int
-    value: float
-    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +242,7 @@ class Regimes:
         return (1 - share) * self.levels[after - 1] + share * self.levels[after]
 
 
-def regimes(repeats: Sequence[BaselineRun], direction: Direction, level: float = 0.95) -> Regimes:
+def regimes(repeats: Sequence[Repeat], direction: Direction, level: float = 0.95) -> Regimes:
     """The baseline's course over a search, as far as its repeats show one.
 
     Nodes that are known to be slow or fast are allowed for. Where the repeats ran on nodes of which that is not known,
@@ -272,26 +260,25 @@ def baseline_course(
     level: float = 0.95,
 ) -> Regimes:
     """As `regimes`, of runs of the baseline, with what the whole journal says of their nodes."""
-    repeats = [BaselineRun(run.number, run.metrics[metric], run.ending.nodes) for _, run in runs]
+    repeats = [Repeat(run.metrics[metric], run.ending.nodes, run.number) for _, run in runs]
     unknown = {effect.node for effect in effects if effect.verdict == "undecided"}
     if not any(unknown.intersection(repeat.nodes) for repeat in repeats):
         factors = corrections(effects, direction)
-        repeats = [BaselineRun(r.place, corrected(r.value, r.nodes, factors)) for r in repeats]
+        repeats = [Repeat(corrected(r.value, r.nodes, factors), place=r.place) for r in repeats]
     return regimes(repeats, direction, level)
 
 
 @lru_cache(maxsize=32)  # every face asks for it at every look, and permutations take their time
-def _regimes(looked_at: tuple[BaselineRun, ...], direction: Direction, level: float) -> Regimes:
+def _regimes(looked_at: tuple[Repeat, ...], direction: Direction, level: float) -> Regimes:
     values = _freed_from_nodes(looked_at, direction, level)
     found = drift(values, direction, random.Random(0), level)
     if found.kind not in ("step", "trend"):
         return Regimes(found)
     logs = [math.log(value) for value in values]
-    course = _stepped(logs, found.at or 0) if found.kind == "step" else _straight(logs)
-    return Regimes(found, tuple(repeat.place for repeat in looked_at), tuple(course))
+    return Regimes(found, tuple(repeat.place for repeat in looked_at), tuple(_course(logs, found.at)))
 
 
-def _freed_from_nodes(repeats: Sequence[BaselineRun], direction: Direction, level: float) -> list[float]:
+def _freed_from_nodes(repeats: Sequence[Repeat], direction: Direction, level: float) -> list[float]:
     """Empty where nodes and time cannot be separated."""
     if len({repeat.nodes for repeat in repeats}) < 2:
         return [repeat.value for repeat in repeats]
@@ -302,12 +289,9 @@ def _freed_from_nodes(repeats: Sequence[BaselineRun], direction: Direction, leve
     return [corrected(repeat.value, repeat.nodes, factors) for repeat in repeats]
 
 
-def _stepped(logs: Sequence[float], at: int) -> list[float]:
-    return [math.fsum(side) / len(side) for side in (logs[:at], logs[at:]) for _ in side]
-
-
-def _straight(logs: Sequence[float]) -> list[float]:
-    middle, mean = (len(logs) - 1) / 2, math.fsum(logs) / len(logs)
-    across = math.fsum((i - middle) * v for i, v in enumerate(logs))
-    slope = across / math.fsum((i - middle) ** 2 for i in range(len(logs)))
+def _course(logs: Sequence[float], at: int | None) -> list[float]:
+    """The levels before and after a step, or a straight line."""
+    if at is not None:
+        return [math.fsum(side) / len(side) for side in (logs[:at], logs[at:]) for _ in side]
+    middle, mean, slope = (len(logs) - 1) / 2, math.fsum(logs) / len(logs), _explained(logs)[2]
     return [mean + slope * (i - middle) for i in range(len(logs))]

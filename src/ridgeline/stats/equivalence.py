@@ -10,7 +10,7 @@ looks each spends a share of the error, so the chance that any setting beyond th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -113,7 +113,11 @@ def equivalence(
     found = Equivalence(margin, level, tests)
     if not found.holds:
         return found
-    return replace(found, ruled_out=_smallest_margin(margin, lambda within: max(adjusted(within).values()) <= alpha))
+    low, high = 0.0, margin
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if max(adjusted(middle).values()) <= alpha else (middle, high)
+    return replace(found, ruled_out=high)
 
 
 def looks(planned: int) -> dict[int, float]:
@@ -144,28 +148,24 @@ def _tost_p(found: PairedEffect, margin: float) -> float:
 def _judged(
     name: str, found: PairedEffect, p_value: float, margin: float, alpha: float, strict: float
 ) -> EquivalenceTest:
-    n = found.blocks
-    estimate = math.exp(found.mean) if n else None
+    estimate = math.exp(found.mean) if found.blocks else None
     if p_value <= alpha:
-        return EquivalenceTest(name, "equivalent", estimate, p_value, n)
-    if n < FEWEST_BLOCKS:
-        return EquivalenceTest(
-            name, "undecided", estimate, p_value, n, f"{count(n, 'block')}, {FEWEST_BLOCKS} are needed"
-        )
-    room = math.log1p(margin) - abs(found.mean)
-    if room <= 0:
+        return EquivalenceTest(name, "equivalent", estimate, p_value, found.blocks)
+    needed, room = None, math.log1p(margin) - abs(found.mean)
+    if found.blocks < FEWEST_BLOCKS:
+        why = f"{count(found.blocks, 'block')}, {FEWEST_BLOCKS} are needed"
+    elif room <= 0:
         why = f"looks {abs(math.expm1(found.mean)):.1%} {'better' if found.mean > 0 else 'worse'}, beyond the margin"
-        return EquivalenceTest(name, "undecided", estimate, p_value, n, why)
-    if found.few_places:
+    elif found.few_places:
         # more blocks on the same nodes would not do: each node is one number
         nodes = _blocks_needed(found.each, room, found.places, strict)
         why = f"{found.places} nodes are too few" + ("" if nodes is None else f"; about {nodes} would decide")
-        return EquivalenceTest(name, "undecided", estimate, p_value, n, why)
-    needed = _blocks_needed(found.spread, room, n, strict)
-    why = f"too noisy for {count(n, 'block')}"
-    if needed is not None:
-        why += f"; about {needed} would decide"
-    return EquivalenceTest(name, "undecided", estimate, p_value, n, why, needed)
+    else:
+        needed = _blocks_needed(found.spread, room, found.blocks, strict)
+        why = f"too noisy for {count(found.blocks, 'block')}" + (
+            "" if needed is None else f"; about {needed} would decide"
+        )
+    return EquivalenceTest(name, "undecided", estimate, p_value, found.blocks, why, needed)
 
 
 def _blocks_needed(spread: float, room: float, blocks: int, alpha: float) -> int | None:
@@ -176,11 +176,3 @@ def _blocks_needed(spread: float, room: float, blocks: int, alpha: float) -> int
             return None
         needed = max(blocks + 1, math.ceil(wanted))
     return needed
-
-
-def _smallest_margin(margin: float, holds: Callable[[float], bool]) -> float:
-    low, high = 0.0, margin
-    for _ in range(12):
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high

@@ -202,7 +202,7 @@ def pairs_plan(
     while (time := _pairs_needed(gaps, found, needed)) > most_pairs:
         found *= 1.02
     runs = max(FEWEST_PAIRS, math.ceil(time))
-    looks = tuple(sorted({max(FEWEST_PAIRS, math.ceil(runs * k / _LOOKS)) for k in range(1, _LOOKS + 1)}))
+    looks = _looks(runs, FEWEST_PAIRS)
     times = tuple(round(n / runs, 2) for n in looks)
     _, alarm_at, pass_at = _boundaries(times, false_alarm, power)
     return GatePlan(looks, alarm_at, pass_at, found, slower, false_alarm, power)
@@ -221,9 +221,8 @@ def _pair_changes(pairs: Sequence[tuple[float, float]], direction: Direction) ->
 
 def _pairs_needed(gaps: Any, slower: float, needed: float) -> float:
     """Pairs until a shift by `slower` is found; few differences say little of their tails, so a gap more is counted."""
-    shift = math.log1p(slower)
-    turned = 0.5 * (np.searchsorted(gaps, shift, "left") + np.searchsorted(gaps, shift, "right")) / (len(gaps) + 1)
-    return (needed / (_ALL_POSITIVE * float(turned))) ** 2 if turned else math.inf
+    turned = _turned(gaps, slower) / (len(gaps) + 1)
+    return (needed / (_ALL_POSITIVE * turned)) ** 2 if turned else math.inf
 
 
 def _signed_rank(changes: Sequence[float]) -> float:
@@ -237,16 +236,21 @@ def _signed_rank(changes: Sequence[float]) -> float:
 
 def _pairs_change(changes: Sequence[float]) -> GateResult:
     """How much worse, by the median over the means of any two differences (Hodges and Lehmann)."""
-    n = len(changes)
-    if not n:
-        return GateResult(None, 0.0, -1.0, math.inf, 0)
-    at = np.asarray(changes)
+    n, at = len(changes), np.asarray(changes)
     first, second = np.triu_indices(n)
-    means = np.sort((at[first] + at[second]) / 2)
-    half = NormalDist().inv_cdf(0.975) * math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-    edge = max(0, math.floor(len(means) / 2 - half))
-    low, high = float(means[edge]), float(means[len(means) - 1 - edge])
-    return GateResult(None, math.expm1(float(median(means))), math.expm1(low), math.expm1(high), n)
+    return _middle((at[first] + at[second]) / 2, n * (n + 1) * (2 * n + 1) / 24, n)
+
+
+def _middle(differences: Any, variance: float, runs: int) -> GateResult:
+    """The median of the differences of these runs, and the interval that this variance of their ranks gives."""
+    if not runs:
+        return GateResult(None, 0.0, -1.0, math.inf, 0)
+    differences = np.sort(differences)
+    half = NormalDist().inv_cdf(0.975) * math.sqrt(variance)
+    edge = max(0, math.floor(len(differences) / 2 - half))
+    at = float(median(differences)), float(differences[edge]), float(differences[len(differences) - 1 - edge])
+    change, low, high = map(math.expm1, at)
+    return GateResult(None, change, low, high, runs)
 
 
 def _stretch(stored: Sequence[float], slower: float, errors: float) -> float:
@@ -295,9 +299,13 @@ def _gaps(stored: Sequence[float]) -> Any:
 
 def _signal(gaps: Any, slower: float) -> float:
     """The drift of the statistic for a shift by `slower`, at time 1: how many pairs it turns around."""
+    return _ALL_TURNED * (_turned(gaps, slower) / len(gaps))
+
+
+def _turned(gaps: Any, slower: float) -> float:
+    """How many of these gaps a shift by `slower` turns around."""
     shift = math.log1p(slower)
-    turned = 0.5 * (np.searchsorted(gaps, shift, "left") + np.searchsorted(gaps, shift, "right")) / len(gaps)
-    return _ALL_TURNED * float(turned)
+    return 0.5 * float(np.searchsorted(gaps, shift, "left") + np.searchsorted(gaps, shift, "right"))
 
 
 def _limits_for(
@@ -313,11 +321,15 @@ def _limits_for(
     runs = max(FEWEST_NEW, math.ceil(1 / (1 / time - 1 / stored)))
     if runs > most_runs:
         return None
-    looks = tuple(sorted({max(FEWEST_NEW, math.ceil(runs * k / _LOOKS)) for k in range(1, _LOOKS + 1)}))
+    looks = _looks(runs, FEWEST_NEW)
     per_stored = round(runs / stored, 1)  # one decimal is enough, and spares most of the simulations
     times = tuple(round((per_stored + 1) / (per_stored + runs / n), 2) for n in looks)
     _, alarm_at, pass_at = _boundaries(times, false_alarm, power)
     return looks, alarm_at, pass_at
+
+
+def _looks(runs: int, fewest: int) -> tuple[int, ...]:
+    return tuple(sorted({max(fewest, math.ceil(runs * k / _LOOKS)) for k in range(1, _LOOKS + 1)}))
 
 
 def _drift_needed(false_alarm: float, power: float) -> float:
@@ -381,11 +393,6 @@ def _wilcoxon(stored: Sequence[float], new: Sequence[float]) -> float:
 
 def _change(stored: Sequence[float], new: Sequence[float], stretch: float) -> GateResult:
     """How much worse, by the median over all pairs of a new and a stored run (Hodges and Lehmann)."""
-    if not new:
-        return GateResult(None, 0.0, -1.0, math.inf, 0)
-    pairs = np.sort(np.subtract.outer(np.asarray(new), np.asarray(stored)).ravel())
     m, n = len(stored), len(new)
-    half = NormalDist().inv_cdf(0.975) * math.sqrt(m * n * (m + n + 1) / 12 * stretch)
-    first = max(0, math.floor(m * n / 2 - half))
-    low, high = float(pairs[first]), float(pairs[len(pairs) - 1 - first])
-    return GateResult(None, math.expm1(float(median(pairs))), math.expm1(low), math.expm1(high), n)
+    differences = np.subtract.outer(np.asarray(new), np.asarray(stored)).ravel()
+    return _middle(differences, m * n * (m + n + 1) / 12 * stretch, n)

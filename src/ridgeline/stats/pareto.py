@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.compare import Direction, pooled_spread
 from ridgeline.stats.student import interval
 
 
@@ -41,29 +41,14 @@ def tradeoffs(
     positive have no logs: their settings are left out.
     """
     usable = {key: values for key, values in runs.items() if values and all(a > 0 and b > 0 for a, b in values)}
-    noise = [_noise([[pair[goal] for pair in values] for values in usable.values()]) for goal in (0, 1)]
-    found = [
-        Tradeoff(
-            key,
-            _level([first for first, _ in values], noise[0], level),
-            _level([second for _, second in values], noise[1], level),
-            len(values),
-        )
-        for key, values in usable.items()
-    ]
-    placed = [Tradeoff(one.setting, one.first, one.second, one.runs, _place(one, found, directions)) for one in found]
+    noise = [pooled_spread([math.log(pair[goal]) for pair in values] for values in usable.values()) for goal in (0, 1)]
+    found = []
+    for key, values in usable.items():
+        first, second = (_level([pair[goal] for pair in values], noise[goal], level) for goal in (0, 1))
+        found.append(Tradeoff(key, first, second, len(values)))
+    placed = [replace(one, place=_place(one, found, directions)) for one in found]
     sign = -1 if directions[0] == "maximize" else 1
     return sorted(placed, key=lambda one: sign * one.first.value)
-
-
-def _noise(values: Sequence[Sequence[float]]) -> tuple[float, int]:
-    """The spread of one run in logs, pooled over settings, and its degrees of freedom."""
-    squares, freedom = 0.0, 0
-    for repeats in values:
-        if len(repeats) > 1:
-            squares += (len(repeats) - 1) * mean_and_spread([math.log(v) for v in repeats])[1] ** 2
-            freedom += len(repeats) - 1
-    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
 
 
 def _level(values: Sequence[float], noise: tuple[float, int], level: float) -> GoalValue:
@@ -80,24 +65,19 @@ def _level(values: Sequence[float], noise: tuple[float, int], level: float) -> G
 def _place(
     one: Tradeoff, others: Sequence[Tradeoff], directions: tuple[Direction, Direction]
 ) -> Literal["on", "near", "behind"]:
-    better = [other for other in others if other is not one and _beats(other, one, directions)]
-    if not better:
-        return "on"
-    return "behind" if any(_surely(other, one, directions) for other in better) else "near"
-
-
-def _beats(a: Tradeoff, b: Tradeoff, directions: tuple[Direction, Direction]) -> bool:
     signs = [1 if direction == "maximize" else -1 for direction in directions]
-    ahead = [
-        sign * (mine.value - theirs.value)
-        for sign, mine, theirs in zip(signs, (a.first, a.second), (b.first, b.second), strict=True)
-    ]
-    return min(ahead) >= 0 and max(ahead) > 0
+    near = False
+    for other in others:
+        goals = [*zip(signs, (other.first, other.second), (one.first, one.second), strict=True)]
+        ahead = [sign * (theirs.value - own.value) for sign, theirs, own in goals]
+        if other is not one and min(ahead) >= 0 and max(ahead) > 0:
+            near = True
+            if all(
+                _surely_above(theirs, own) if sign > 0 else _surely_above(own, theirs) for sign, theirs, own in goals
+            ):
+                return "behind"
+    return "near" if near else "on"
 
 
-def _surely(a: Tradeoff, b: Tradeoff, directions: tuple[Direction, Direction]) -> bool:
-    for direction, mine, theirs in zip(directions, (a.first, a.second), (b.first, b.second), strict=True):
-        ends = (mine.low, theirs.high) if direction == "maximize" else (theirs.low, mine.high)
-        if ends[0] is None or ends[1] is None or ends[0] <= ends[1]:
-            return False
-    return True
+def _surely_above(a: GoalValue, b: GoalValue) -> bool:
+    return a.low is not None and b.high is not None and a.low > b.high

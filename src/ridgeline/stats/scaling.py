@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ridgeline.records.json_form import also_in_json
-from ridgeline.stats.compare import Direction, mean_and_spread
+from ridgeline.stats.compare import Direction, mean_and_spread, oriented_logs, pooled_spread
 from ridgeline.stats.student import interval
 from ridgeline.stats.wording import count
 
@@ -96,30 +96,19 @@ def scaling(
     size suffice together. A step stops paying when its marginal efficiency is below `worth`: 0.5 means that doubling
     gives less than half of what it costs.
     """
-    logs = _log_speeds(runs, direction)
+    for size, values in runs.items():
+        if size < 1 or any(v <= 0 for v in values):
+            raise ValueError(f"at size {size}: sizes start at 1 and values are above 0, not {min(values)}")
+    logs = {size: oriented_logs(values, direction) for size, values in sorted(runs.items()) if values}
     if len(logs) < 2:
         raise ValueError(f"scaling needs runs at two sizes or more, not {len(logs)}")
-    noise, freedom = _pooled_noise(logs)
+    noise, freedom = pooled_spread(logs.values())
     sizes = sorted(logs)
     steps = tuple(_step(sizes, i, logs, noise, freedom, level) for i in range(len(sizes)))
     law = _law(logs, noise, freedom, rng, level) if len(sizes) >= 3 else None
     pays_to, sure = _stops(steps, worth)
     headline = _headline(steps, pays_to, sure, level, unit, worth)
     return Scaling(steps, law, pays_to, sure, worth, level, headline)
-
-
-def _log_speeds(runs: Mapping[int, Sequence[float]], direction: Direction) -> dict[int, list[float]]:
-    sign = 1.0 if direction == "maximize" else -1.0
-    for size, values in runs.items():
-        if size < 1 or any(v <= 0 for v in values):
-            raise ValueError(f"at size {size}: sizes start at 1 and values are above 0, not {min(values)}")
-    return {size: [sign * math.log(v) for v in values] for size, values in sorted(runs.items()) if values}
-
-
-def _pooled_noise(logs: Mapping[int, Sequence[float]]) -> tuple[float, int]:
-    freedom = sum(len(values) - 1 for values in logs.values())
-    squares = math.fsum(mean_and_spread(v)[1] ** 2 * (len(v) - 1) for v in logs.values())
-    return (math.sqrt(squares / freedom) if freedom else 0.0), freedom
 
 
 def _step(
@@ -160,25 +149,23 @@ def _stops(steps: Sequence[ScalingStep], worth: float) -> tuple[int | None, bool
 def _headline(
     steps: Sequence[ScalingStep], pays_to: int | None, sure: bool, level: float, unit: str, worth: float
 ) -> str:
-    last = steps[-1]
+    repeat = " (single runs: repeat to be sure)"
     if pays_to is None:
+        last, ends = steps[-1], [step.marginal_low for step in steps[1:]]
         sized = f"at {count(last.size, unit)}: speed-up {last.speedup:.2f}, efficiency {last.efficiency:.0%}"
-        if any(step.marginal_low is None for step in steps[1:]):
-            return f"seems to pay still {sized} (single runs: repeat to be sure)"
-        if all(step.marginal_low is not None and step.marginal_low >= worth for step in steps[1:]):
+        if all(low is not None and low >= worth for low in ends):
             return f"still pays {sized}"
-        return f"seems to pay still {sized}; more repeats would tell"
+        return f"seems to pay still {sized}{repeat if None in ends else '; more repeats would tell'}"
     step = next(s for s in steps if s.size > pays_to)
     assert step.marginal is not None
     grown = step.size / pays_to
     gain = step.marginal * (grown - 1)
     text = f"from {pays_to} to {count(step.size, unit)} the speed changes by {gain:+.0%} for {grown:g}x the cost"
+    after = f"{'stops' if sure else 'may stop'} paying after {count(pays_to, unit)}: {text}"
     if step.marginal_low is None or step.marginal_high is None:
-        return f"may stop paying after {count(pays_to, unit)}: {text} (single runs: repeat to be sure)"
-    ends = f"({level * 100:g}%: {step.marginal_low * (grown - 1):+.0%} to {step.marginal_high * (grown - 1):+.0%})"
-    if not sure:
-        return f"may stop paying after {count(pays_to, unit)}: {text} {ends}; more repeats would tell"
-    return f"stops paying after {count(pays_to, unit)}: {text} {ends}"
+        return after + repeat
+    low, high = (f"{end * (grown - 1):+.0%}" for end in (step.marginal_low, step.marginal_high))
+    return f"{after} ({level * 100:g}%: {low} to {high}){'' if sure else '; more repeats would tell'}"
 
 
 def _law(

@@ -37,6 +37,7 @@ NOISE, WORTH = 0.015, 2.0
 # how much the machine wanders over a campaign, and pairs of nodes differ: variances over the noise's, and their chances
 _WANDERING = ((0.0, 0.5), (1.0, 0.3), (8.0, 0.2))
 _PAIRS = ((0.0, 0.8), (0.3, 0.2))
+_NONE = ((0.0, 1.0),)
 _CLOSELY = 4  # stories weighed with their own idea of which runs were disturbed; the others are far behind
 _ROUNDS = 5  # of finding disturbed runs
 _FREE = 1e4  # a variance, over that of the noise, that leaves every setting its own level
@@ -49,15 +50,9 @@ _BORDER = 1e12  # on the diagonal beside vectors: large enough for any, and not 
 _KNOBS = (0.0, 0.1, 1.0, 10.0, 100.0, 1e3)  # what one knob brings
 
 
-@dataclass(frozen=True)
-class _RunFacts:
-    """Log speeds of runs, and what else decides them: `levels` is the covariance of their settings' levels (variances
-    over the noise's), `walk` that of the machine's wandering, `pairs` that of pairs (None: nothing of the kind)."""
-
-    speeds: Any
-    levels: Any
-    walk: Any = None
-    pairs: Any = None
+# log speeds of runs; the covariances that they could have, the noise left out: of the levels of their settings, of the
+# machine's wandering and of pairs of nodes (variances over the noise's); and the chance of each before any run
+_Facts = tuple[Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -73,48 +68,10 @@ class _Effect:
         """The share of the mean that is left when it is pulled toward none, as unlike nodes are spread."""
         return _USUAL_SIZE**2 / (_USUAL_SIZE**2 + self.error**2)
 
-
-@dataclass(frozen=True)
-class _NodeOdds:
-    """For each column of nodes: odds of the stories that it is slow, and fast, against all being alike."""
-
-    slow: tuple[float, ...]
-    fast: tuple[float, ...]
-    effects: tuple[_Effect, ...]
-    freedom: float  # of residuals, where one node is unlike
-    worth_runs: tuple[float, ...]  # how many runs' worth the runs tell of each
-
-
-def _weigh(facts: _RunFacts, columns: Any, known: Any) -> _NodeOdds:
-    """`columns` says which runs (rows) each node may slow; `known` the same of nodes already named, whose effects stay
-    in every story."""
-    machines, chances = _machines(facts)
-    fixed = numpy.column_stack([numpy.ones(len(facts.speeds)), known])
-    alike = _Hypothesis(facts.speeds, fixed, machines)
-    alike.settle()
-    evidence = alike.evidence()
-    none, likeliest = _averaged(evidence, chances)
-    gain, effects, slabs = _at_a_glance(alike, columns, likeliest)
-    for at in sorted(range(columns.shape[1]), key=lambda at: -gain[at])[:_CLOSELY]:
-        column = columns[:, at]
-        story = _Hypothesis(facts.speeds, fixed, machines + slabs[at] * numpy.multiply.outer(column, column))
-        story.settle()
-        own, likeliest = _averaged(story.evidence(), chances)
-        gain[at], effects[at] = own - none, story.effect(likeliest, column, slabs[at])
-    odds = [(math.exp(min(float(g), 50.0)), _side(effect)) for g, effect in zip(gain, effects, strict=True)]
-    slow = tuple(2 * each * side for each, side in odds)
-    fast = tuple(2 * _FAST * each * (1 - side) for each, side in odds)
-    return _NodeOdds(slow, fast, tuple(effects), alike.untouched - 1, alike.worth_runs(columns))
-
-
-def _machines(facts: _RunFacts) -> tuple[Any, Any]:
-    """The covariances that runs could have, the noise left out, and the chance of each before any run."""
-    wanderings = _WANDERING if facts.walk is not None else ((0.0, 1.0),)
-    pairs = _PAIRS if facts.pairs is not None else ((0.0, 1.0),)
-    walk = 0.0 if facts.walk is None else facts.walk
-    both = 0.0 if facts.pairs is None else facts.pairs
-    found = [(facts.levels + wander * walk + pair * both, a * b) for wander, a in wanderings for pair, b in pairs]
-    return numpy.asarray([machine for machine, _ in found]), numpy.asarray([chance for _, chance in found])
+    @property
+    def below(self) -> float:
+        """The chance that it is below none."""
+        return 0.5 * math.erfc(self.mean / max(self.error, 1e-9) / math.sqrt(2))
 
 
 def _averaged(evidence: Any, chances: Any) -> tuple[float, int]:
@@ -122,11 +79,6 @@ def _averaged(evidence: Any, chances: Any) -> tuple[float, int]:
     weighted = evidence + numpy.log(chances)
     peak = float(weighted.max())
     return math.log(float(numpy.exp(weighted - peak).sum())) + peak, int(weighted.argmax())
-
-
-def _side(effect: _Effect) -> float:
-    """The chance that the effect is below none."""
-    return 0.5 * math.erfc(effect.mean / max(effect.error, 1e-9) / math.sqrt(2))
 
 
 class _Hypothesis:
@@ -299,19 +251,19 @@ def judged(runs: Sequence[NodeRun], known: Sequence[NodeEffect], sign: float) ->
         return tuple(known)
     decided: dict[str, NodeEffect] = {}
     while len(decided) < len(names):
-        weighing = _Weighing.of(facts, used, [name for name in names if name not in decided], decided)
+        weighing = _Weighing(facts, used, [name for name in names if name not in decided], decided)
         found |= {name: weighing.judged(found[name]) for name in names if name not in decided}
         if (fresh := weighing.decide(found)) is None:
             break
         decided[fresh.node] = fresh
     for name, effect in decided.items() if len(decided) > 1 else ():
         # how slow the first one was estimated while the second was still among its peers
-        again = _Weighing.of(facts, used, [name], decided).judged(effect)
+        again = _Weighing(facts, used, [name], decided).judged(effect)
         decided[name] = replace(again, verdict=effect.verdict)
     return tuple((found | decided).values())
 
 
-def _facts(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[_RunFacts, list[NodeRun]]:
+def _facts(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[_Facts, list[NodeRun]]:
     """What the runs say of nodes, and the runs that say it: all, or those of repeated settings."""
 
     def speeds(of: Sequence[NodeRun]) -> Any:
@@ -329,7 +281,13 @@ def _facts(runs: Sequence[NodeRun], names: Sequence[str], sign: float) -> tuple[
     # a walk without direction: steps and trends are both like it
     walk = numpy.minimum.outer(places - places.min(), places - places.min()) / length if length else None
     pairs = alike([frozenset(run.nodes) for run in used]) if any(len(run.nodes) > 1 for run in used) else None
-    return _RunFacts(speeds(used), levels, walk, pairs), used
+    machines = [
+        (levels + wander * (0.0 if walk is None else walk) + share * (0.0 if pairs is None else pairs), a * b)
+        for wander, a in (_WANDERING if walk is not None else _NONE)
+        for share, b in (_PAIRS if pairs is not None else _NONE)
+    ]
+    covariances, chances = (numpy.asarray(each) for each in zip(*machines, strict=True))
+    return (speeds(used), covariances, chances), used
 
 
 def _seen(name: str, runs: Sequence[NodeRun], decided: Mapping[str, NodeEffect]) -> tuple[bool, ...]:
@@ -343,39 +301,49 @@ def _seen(name: str, runs: Sequence[NodeRun], decided: Mapping[str, NodeEffect])
     return tuple(name in run.nodes and not slower & set(run.nodes) for run in runs)
 
 
-@dataclass(frozen=True)
 class _Weighing:
-    """Odds of all nodes that are not decided yet; those with the same runs are decided together only."""
+    """Odds of the nodes `names`, beside those that are `decided` already and whose effects stay in every story: that
+    each is slow, and fast, against all being alike. Nodes with the same runs are decided together only."""
 
-    weighed: _NodeOdds
-    groups: tuple[tuple[str, ...], ...]
-    runs: tuple[int, ...]  # of each group, among those that count
-    all_runs: int
-
-    @classmethod
-    def of(
-        cls, facts: _RunFacts, used: Sequence[NodeRun], names: Sequence[str], decided: Mapping[str, NodeEffect]
-    ) -> _Weighing:
-        """Of the nodes `names`, beside those that are `decided` already."""
-        columns: dict[tuple[bool, ...], list[str]] = {}
+    def __init__(
+        self, facts: _Facts, used: Sequence[NodeRun], names: Sequence[str], decided: Mapping[str, NodeEffect]
+    ) -> None:
+        groups: dict[tuple[bool, ...], list[str]] = {}
         for name in names:
-            columns.setdefault(_seen(name, used, decided), []).append(name)
+            groups.setdefault(_seen(name, used, decided), []).append(name)
         others = [_seen(name, used, decided) for name in decided if name not in names]
+        self._groups, self._runs, self._all_runs = [*groups.values()], [*map(sum, groups)], len(used)
+        speeds, machines, chances = facts
         known = numpy.asarray(others, dtype=float).reshape(len(others), len(used)).T
-        table = numpy.asarray([*columns], dtype=float).T
-        weighed = _weigh(facts, table, known)
-        return cls(weighed, tuple(map(tuple, columns.values())), tuple(map(sum, columns)), len(used))
+        columns = numpy.asarray([*groups], dtype=float).T
+        fixed = numpy.column_stack([numpy.ones(len(speeds)), known])
+        same = _Hypothesis(speeds, fixed, machines)
+        same.settle()
+        none, likeliest = _averaged(same.evidence(), chances)
+        gain, effects, slabs = _at_a_glance(same, columns, likeliest)
+        for at in sorted(range(columns.shape[1]), key=lambda at: -gain[at])[:_CLOSELY]:
+            column = columns[:, at]
+            story = _Hypothesis(speeds, fixed, machines + slabs[at] * numpy.multiply.outer(column, column))
+            story.settle()
+            own, likeliest = _averaged(story.evidence(), chances)
+            gain[at], effects[at] = own - none, story.effect(likeliest, column, slabs[at])
+        odds = [(math.exp(min(float(g), 50.0)), effect.below) for g, effect in zip(gain, effects, strict=True)]
+        self._slow = [2 * each * side for each, side in odds]
+        self._fast = [2 * _FAST * each * (1 - side) for each, side in odds]
+        self._effects = effects
+        self._freedom = same.untouched - 1  # of residuals, where one node is unlike
+        self._worth_runs = same.worth_runs(columns)  # how many runs' worth the runs tell of each
 
     def judged(self, plain: NodeEffect) -> NodeEffect:
         """With what the odds say, short of naming it."""
-        at = next(at for at, group in enumerate(self.groups) if plain.node in group)
-        together = tuple(node for node in self.groups[at] if node != plain.node)
-        effect = self.weighed.effects[at]
-        count = sum(map(len, self.groups))
+        at = next(at for at, group in enumerate(self._groups) if plain.node in group)
+        together = tuple(node for node in self._groups[at] if node != plain.node)
+        effect = self._effects[at]
+        count = sum(map(len, self._groups))
         whole = 1 + self._all_odds() / count
-        either = (self.weighed.slow[at] + self.weighed.fast[at]) / count / whole
-        known = replace(plain, together=together, chance=self.weighed.slow[at] / count / whole)
-        enough = min(plain.runs, self.all_runs - self.runs[at]) >= FEWEST_RUNS
+        either = (self._slow[at] + self._fast[at]) / count / whole
+        known = replace(plain, together=together, chance=self._slow[at] / count / whole)
+        enough = min(plain.runs, self._all_runs - self._runs[at]) >= FEWEST_RUNS
         if together or not enough or effect.error <= 0 or not self._separated(at):
             return known
         speed = math.exp(effect.mean)
@@ -385,20 +353,20 @@ class _Weighing:
 
     def decide(self, found: Mapping[str, NodeEffect]) -> NodeEffect | None:
         """The most unlike node, where there is no doubt that there is one and which."""
-        count, whole = sum(map(len, self.groups)), self._all_odds()
-        sides = (("slow", self.weighed.slow), ("fast", self.weighed.fast))
-        odds, at, word = max((odds[at], at, word) for word, odds in sides for at in range(len(self.groups)))
-        effect = found[self.groups[at][0]]
+        count, whole = sum(map(len, self._groups)), self._all_odds()
+        sides = (("slow", self._slow), ("fast", self._fast))
+        odds, at, word = max((odds[at], at, word) for word, odds in sides for at in range(len(self._groups)))
+        effect = found[self._groups[at][0]]
         doubt = 1 - effect.level
-        if effect.verdict != "usual" or effect.low is None or effect.high is None or self.runs[at] < FEWEST_RUNS:
+        if effect.verdict != "usual" or effect.low is None or effect.high is None or self._runs[at] < FEWEST_RUNS:
             return None
         if whole * doubt < _MARGIN * count or odds < effect.level * whole or effect.low <= 1 <= effect.high:
             return None
         return replace(effect, verdict="slow" if word == "slow" else "fast")
 
     def _all_odds(self) -> float:
-        each = zip(self.groups, self.weighed.slow, self.weighed.fast, strict=True)
+        each = zip(self._groups, self._slow, self._fast, strict=True)
         return math.fsum(len(group) * (slow + fast) for group, slow, fast in each)
 
     def _separated(self, at: int) -> bool:
-        return self.weighed.worth_runs[at] > _LEAST_WORTH and round(self.weighed.freedom, 2) >= _FEWEST_FREEDOM
+        return self._worth_runs[at] > _LEAST_WORTH and round(self._freedom, 2) >= _FEWEST_FREEDOM

@@ -101,7 +101,7 @@ class Comparison:
 
     def text(self, where: str = "", than: str = "baseline", goal: MetricText = _ANY_METRIC) -> str:
         """`where` says on what the blocks ran, such as 'on 2 node pairs'; `than` is what it was compared with."""
-        blocks = f"{count(self.blocks, 'block')}{' ' if where else ''}{where}"
+        blocks = self.blocks_text(where)
         if self.verdict is Verdict.TOO_FEW_BLOCKS or self.estimate is None or self.low is None or self.high is None:
             return self._refusal(blocks)
         if self.verdict is Verdict.NO_DIFFERENCE:
@@ -109,8 +109,7 @@ class Comparison:
                 return f"no detectable difference (the same in {blocks})"
             if self.scale == "ratio":
                 return f"no detectable difference ({goal.range(self.low - 1, self.high - 1)})"
-            places = decimals(self.high - self.low, 1)
-            return f"no detectable difference ({self.low:+.{places}f} to {self.high:+.{places}f})"
+            return f"no detectable difference ({self._ends()})"
         level = f"{self.level * 100:g}%"
         if self.only_here:
             blocks += ", shown for these alone"
@@ -120,20 +119,29 @@ class Comparison:
             if self.low == self.high:
                 return f"{ratio} (the same in {blocks})"
             return f"{ratio} ({level}: {interval}; {blocks})"
+        size = f"{abs(self.estimate):.{decimals(self.high - self.low, 1)}f}"
+        return f"{self.verdict} than {than} by {size} ({level}: {self._ends()}; {blocks})"
+
+    def _ends(self) -> str:
+        assert self.low is not None and self.high is not None
         places = decimals(self.high - self.low, 1)
-        return (
-            f"{self.verdict} than {than} by {abs(self.estimate):.{places}f}"
-            f" ({level}: {self.low:+.{places}f} to {self.high:+.{places}f}; {blocks})"
-        )
+        return f"{self.low:+.{places}f} to {self.high:+.{places}f}"
+
+    def blocks_text(self, where: str) -> str:
+        """'5 blocks on 2 nodes'."""
+        return f"{count(self.blocks, 'block')} {where}".strip()
+
+    @property
+    def effect_shown(self) -> str:
+        """`smallest_effect` as it is written; not where that is unknown, or no noise was seen."""
+        effect = self.smallest_effect or 0.0
+        return f"{effect:.2g}" if self.scale == "difference" else effect_text(effect)
 
     def _refusal(self, blocks: str) -> str:
-        if not self.smallest_effect:  # unknown, or no noise was seen
-            return f"no verdict: {blocks}, {FEWEST_BLOCKS} are needed"
-        effect = f"{self.smallest_effect:.2g}" if self.scale == "difference" else effect_text(self.smallest_effect)
-        return (
-            f"no verdict: {blocks}, {FEWEST_BLOCKS} are needed; with the noise seen,"
-            f" {FEWEST_BLOCKS} could show a difference of {effect} or more"
-        )
+        text = f"no verdict: {blocks}, {FEWEST_BLOCKS} are needed"
+        if not self.smallest_effect:
+            return text
+        return f"{text}; with the noise seen, {FEWEST_BLOCKS} could show a difference of {self.effect_shown} or more"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from ridgeline.records.space import Point, Space
 from ridgeline.samplers.guided.candidates import around
 from ridgeline.samplers.guided.features import Features, Products
 from ridgeline.samplers.guided.gaussian import Array, Columns, GaussianProcess, fitted, normal_share
-from ridgeline.samplers.guided.model import REMEMBERED, ObservedData
+from ridgeline.samplers.guided.model import REMEMBERED, ObservedData, evenly
 
 # Extremely randomised trees: what went together under which values, where edges are sharp.
 #
@@ -26,85 +26,58 @@ DEEPEST = 12
 SAME_VALUE = 1e-12  # values that differ by less are the same
 
 
-@dataclass(frozen=True)
-class TreeOptions:
-    """How trees grow: how many; random cuts drawn for a node, of which the best is taken; observations of a node that
-    is not cut any more; and the shrinkage: a node's mean is drawn
-    towards the node above as if so many more observations had come out like it."""
-
-    trees: int
-    cuts: int
-    leaf: int
-    shrinkage: float
-
-
-@dataclass(frozen=True)
-class _Level:
-    """The nodes of one level of all trees: the feature cut (-1 for a leaf), where, the first child's number among all
-    nodes (the second follows it), and the mean and variance of what the observations there showed."""
-
-    feature: Array
-    at: Array
-    child: Array
-    value: Array
-    variance: Array
+TREES = 30
+CUTS = 20  # random ones drawn for a node, of which the best is taken
+LEAF = 1  # observations of a node that is not cut any more
+SHRINKAGE = 1.0  # a node's mean is drawn towards the node above as if so many more observations had come out like it
 
 
 class Trees:
     """What `values` are around a row. The same for the same rows and values."""
 
-    def __init__(self, rows: Array, values: Array, options: TreeOptions) -> None:
-        levels = _levels(rows, values, options, np.random.default_rng(0))
-        self._options = options
-        self._feature = np.concatenate([level.feature for level in levels])
-        self._at = np.concatenate([level.at for level in levels])
-        self._child = np.concatenate([level.child for level in levels])
-        self._value = np.concatenate([level.value for level in levels])
-        self._variance = np.concatenate([level.variance for level in levels])
+    def __init__(self, rows: Array, values: Array) -> None:
+        # of all nodes: the feature cut (-1 for a leaf), where, the first child's number (the second follows it), and
+        # the mean of what the observations there showed
+        self._feature, self._at, self._child, self._value = map(
+            np.concatenate, zip(*_levels(rows, values), strict=True)
+        )
 
-    def at(self, rows: Array) -> tuple[Array, Array]:
-        """Mean of the trees, and how far they and the observations in their leaves are apart."""
-        leaves = self._leaves(rows)
-        values = self._value[leaves]
-        return values.mean(axis=1), np.sqrt(values.var(axis=1) + self._variance[leaves].mean(axis=1))
-
-    def _leaves(self, rows: Array) -> Array:
-        trees = self._options.trees
-        here, row = np.tile(np.arange(trees), len(rows)), np.repeat(np.arange(len(rows)), trees)
+    def at(self, rows: Array) -> Array:
+        """Mean of the trees."""
+        here, row = np.tile(np.arange(TREES), len(rows)), np.repeat(np.arange(len(rows)), TREES)
         inside = np.flatnonzero(self._feature[here] >= 0)
         while inside.size:
             node = here[inside]
             above = rows[row[inside], self._feature[node]] > self._at[node]
             here[inside] = self._child[node] + above
             inside = inside[self._feature[here[inside]] >= 0]
-        found: Array = here.reshape(len(rows), trees)
+        found: Array = self._value[here.reshape(len(rows), TREES)].mean(axis=1)
         return found
 
 
-def _levels(rows: Array, values: Array, options: TreeOptions, rng: np.random.Generator) -> list[_Level]:
-    trees = options.trees
-    node, value, row = np.repeat(np.arange(trees), len(rows)), np.tile(values, trees), np.tile(rows, (trees, 1))
-    around, first = np.full(trees, float(values.mean())), 0
-    levels: list[_Level] = []
+def _levels(rows: Array, values: Array) -> Iterator[tuple[Array, Array, Array, Array]]:
+    """The nodes of all trees, a level at a time."""
+    rng = np.random.default_rng(0)
+    node, value, row = np.repeat(np.arange(TREES), len(rows)), np.tile(values, TREES), np.tile(rows, (TREES, 1))
+    around, first, depth = np.full(TREES, float(values.mean())), 0, 0
     while around.size:
         size = around.size
         count, total = np.bincount(node, minlength=size), np.bincount(node, weights=value, minlength=size)
         squares = np.bincount(node, weights=value**2, minlength=size)
         variance = np.maximum(squares / count - (total / count) ** 2, 0.0)
-        mean = (total + options.shrinkage * around) / (count + options.shrinkage)
-        feature, at, parts = _cuts(node, row, value, options.cuts, rng)
-        parts &= (variance > SAME_VALUE) & (count > options.leaf) & (len(levels) < DEEPEST)
-        first += size
+        mean = (total + SHRINKAGE * around) / (count + SHRINKAGE)
+        feature, at, parts = _cuts(node, row, value, rng)
+        parts &= (variance > SAME_VALUE) & (count > LEAF) & (depth < DEEPEST)
+        first, depth = first + size, depth + 1
         child = first + 2 * (np.cumsum(parts) - 1)
-        levels.append(_Level(np.where(parts, feature, -1), at, child, mean, variance))
+        yield np.where(parts, feature, -1), at, child, mean
         above = row[np.arange(len(row)), feature[node]] > at[node]
         kept = parts[node]
         node, value, row = (child[node] - first + above)[kept], value[kept], row[kept]
         around = np.repeat(mean[parts], 2)
-    return levels
 
 
-def _cuts(node: Array, row: Array, value: Array, cuts: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+def _cuts(node: Array, row: Array, value: Array, rng: np.random.Generator) -> tuple[Array, Array, Array]:
     """For each node, of some random cuts the one that parts its values best; and whether it parts anything."""
     order, size = np.argsort(node, kind="stable"), int(node.max()) + 1
     starts = np.searchsorted(node[order], np.arange(size))
@@ -112,10 +85,10 @@ def _cuts(node: Array, row: Array, value: Array, cuts: int, rng: np.random.Gener
     # a random feature among those that differ inside the node
     differs = high > low
     first = np.argsort(~differs, axis=1, kind="stable")
-    lot = (rng.random((size, cuts)) * np.maximum(differs.sum(axis=1), 1)[:, None]).astype(np.intp)
+    lot = (rng.random((size, CUTS)) * np.maximum(differs.sum(axis=1), 1)[:, None]).astype(np.intp)
     feature = np.take_along_axis(first, lot, axis=1)
     least, most = np.take_along_axis(low, feature, axis=1), np.take_along_axis(high, feature, axis=1)
-    at = least + rng.random((size, cuts)) * (most - least)
+    at = least + rng.random((size, CUTS)) * (most - least)
     below = row[np.arange(len(row))[:, None], feature[node]] <= at[node]
     count, total = _sums(below, node, size), _sums(below * value[:, None], node, size)
     rest, others = np.bincount(node, minlength=size)[:, None] - count, _sums(value[:, None], node, size) - total
@@ -131,7 +104,6 @@ def _sums(columns: Array, node: Array, size: int) -> Array:
 
 
 _LABEL_NOISE = 0.1
-_PASSING = TreeOptions(trees=30, cuts=20, leaf=1, shrinkage=1.0)  # trees that tell what passes
 _LABELS_FITTED = 40  # observations that the length scales of the chance are found from
 SURE = 0.002  # chances nearer to 0 are not told apart
 
@@ -143,26 +115,26 @@ class ChanceModel:
     def __init__(self, seen: ObservedData, columns: Columns) -> None:
         passed = ~np.isnan(seen.values)
         self._all_passed = bool(passed.all())
-        self._kept = np.arange(len(passed))[-REMEMBERED:]
         self._base = (passed.sum() + 1.0) / (len(passed) + 2.0)
         self._products = seen.products
         if self._all_passed:
             return
-        rows, self._columns = _with_odds(seen.rows[self._kept], seen.odds, self._kept, columns)
-        labels = np.where(passed, 1.0, -1.0)[self._kept] - self._expected_label(seen.odds, self._kept)
-        some = np.linspace(0, len(labels) - 1, min(len(labels), _LABELS_FITTED)).round().astype(int)
+        passed, odds = passed[-REMEMBERED:], None if seen.odds is None else seen.odds[-REMEMBERED:]
+        rows, self._columns = _with_odds(seen.rows[-REMEMBERED:], odds, columns)
+        labels = np.where(passed, 1.0, -1.0) - self._expected_label(odds)
+        some = evenly(0, len(labels), _LABELS_FITTED)
         fit = fitted(rows[some].astype(float), labels[some], self._columns)
         self._process = GaussianProcess(rows, self._columns, fit)
         self._dual = self._process.solved(labels)
-        self._trees = Trees(self._shown(rows), passed[self._kept].astype(float), _PASSING)
+        self._trees = Trees(self._shown(rows), passed.astype(float))
 
     def _shown(self, rows: Array) -> Array:
         return rows if self._products is None else self._products.beside(rows)
 
-    def _expected_label(self, odds: Array | None, some: Columns | slice = slice(None)) -> Array | float:
+    def _expected_label(self, odds: Array | None) -> Array | float:
         if odds is None:
             return 2.0 * float(self._base) - 1.0
-        found: Array = np.tanh(0.5 * odds[some])
+        found: Array = np.tanh(0.5 * odds)
         return found
 
     def roughly(self, rows: Array, odds: Array | None) -> Array:
@@ -170,7 +142,7 @@ class ChanceModel:
         if self._all_passed:
             return self.at(rows, odds)
         label = self._expected_label(odds)
-        rows, _ = _with_odds(rows, odds, slice(None), self._columns)
+        rows, _ = _with_odds(rows, odds, self._columns)
         z = (label + self._process.across(rows) @ self._dual) / math.sqrt(_LABEL_NOISE + 0.25)
         rough = 0.5 + 0.5 * np.tanh(0.8 * z)  # about the share of a normal distribution below z, and much quicker
         found: Array = np.clip(rough, SURE, 1.0)
@@ -182,20 +154,20 @@ class ChanceModel:
             chance = np.ones(len(rows)) if odds is None else 0.5 * (1.0 + label)
             sure: Array = np.clip(chance, SURE, 1.0)
             return sure
-        rows, _ = _with_odds(rows, odds, slice(None), self._columns)
+        rows, _ = _with_odds(rows, odds, self._columns)
         across = self._process.across(rows)
         spread = self._process.spread(across)
         smooth = normal_share((label + across @ self._dual) / np.sqrt(_LABEL_NOISE + spread**2))
-        parted = self._trees.at(self._shown(rows))[0]
+        parted = self._trees.at(self._shown(rows))
         # the best candidate is often one of which a model is wrong: where nothing was predicted, both have to agree
         found: Array = np.clip(np.minimum(smooth, parted) if odds is None else np.sqrt(smooth * parted), SURE, 1.0)
         return found
 
 
-def _with_odds(rows: Array, odds: Array | None, some: Columns | slice, columns: Columns) -> tuple[Array, Columns]:
+def _with_odds(rows: Array, odds: Array | None, columns: Columns) -> tuple[Array, Columns]:
     if odds is None:
         return rows, columns
-    place = 0.5 * np.tanh(0.25 * odds[some])
+    place = 0.5 * np.tanh(0.25 * odds)
     return np.concatenate([rows, place[:, None].astype(rows.dtype)], axis=1), np.append(columns, columns.max() + 1)
 
 
@@ -217,25 +189,23 @@ class Feasibility:
     def __init__(self, seen: ObservedData, columns: Columns) -> None:
         self.credit = 0.0 if seen.odds is None else credit(seen.odds, ~np.isnan(seen.values))
         self.too_risky = TOO_RISKY + self.credit * (TOO_RISKY_PREDICTED - TOO_RISKY)
-        self._with_prior = ChanceModel(seen, columns) if self.credit >= NEGLIGIBLE else None
-        alone = self.credit <= 1.0 - NEGLIGIBLE
-        self._without_prior = ChanceModel(replace(seen, expected=None, odds=None), columns) if alone else None
+        self._models: list[tuple[float, ChanceModel, bool]] = []  # with the weight of each, and whether it takes odds
+        if self.credit >= NEGLIGIBLE:
+            self._models.append((self.credit, ChanceModel(seen, columns), True))
+        if self.credit <= 1.0 - NEGLIGIBLE:
+            alone = ChanceModel(replace(seen, expected=None, odds=None), columns)
+            self._models.append((1.0 - self.credit, alone, False))
 
     def at(self, rows: Array, odds: Array | None) -> Array:
-        with_prior = None if self._with_prior is None else self._with_prior.at(rows, odds)
-        return self._both(with_prior, None if self._without_prior is None else self._without_prior.at(rows, None))
+        return self._mixed(ChanceModel.at, rows, odds)
 
     def roughly(self, rows: Array, odds: Array | None) -> Array:
         """Which of very many places are worth a closer look: cheap, without how sure it is."""
-        with_prior = None if self._with_prior is None else self._with_prior.roughly(rows, odds)
-        return self._both(with_prior, None if self._without_prior is None else self._without_prior.roughly(rows, None))
+        return self._mixed(ChanceModel.roughly, rows, odds)
 
-    def _both(self, with_prior: Array | None, without_prior: Array | None) -> Array:
-        if with_prior is None or without_prior is None:
-            found = without_prior if with_prior is None else with_prior
-            assert found is not None, "one of the two always has weight"
-            return found
-        return self.credit * with_prior + (1.0 - self.credit) * without_prior
+    def _mixed(self, chance: Callable[..., Array], rows: Array, odds: Array | None) -> Array:
+        found = [(weight, chance(model, rows, odds if takes else None)) for weight, model, takes in self._models]
+        return found[0][1] if len(found) == 1 else found[0][0] * found[0][1] + found[1][0] * found[1][1]
 
 
 def credit(odds: Array, passed: Array) -> float:

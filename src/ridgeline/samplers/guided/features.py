@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -23,7 +23,6 @@ _STUDIES_APART = 0.5  # what holds in an earlier study mostly holds in this one,
 
 _FEWEST_NUMBERS = 3  # different numbers after one word, without which a text is only a text
 _WORD_AND_NUMBER = re.compile(r"(.*?)[-_:,= ]?(\d+(?:\.\d+)?)")
-
 
 _DENSE = 32  # a log knob with more values than this is taken as a line, since its index would not be in log scale
 
@@ -53,12 +52,12 @@ class Features:
 
     def __init__(self, space: Space, after_others: bool = False) -> None:
         self._space, self._after_others = space, after_others
-        self._places: list[_Places] = []
+        self._parts: list[_Part] = []
         self._first: list[int] = []  # by knob, its first part
         for knob in space.knobs:
-            self._first.append(len(self._places))
-            self._places += _parts(knob)
-        widths = [places.width for places in self._places] + [1] * after_others
+            self._first.append(len(self._parts))
+            self._parts += _parts(knob)
+        widths = [part.width for part in self._parts] + [1] * after_others
         self.columns: Columns = np.repeat(np.arange(len(widths)), widths)
 
     def column(self, knob: int) -> int:
@@ -69,7 +68,7 @@ class Features:
         """A row for each point of the space, as a setting of this study or of an earlier one."""
         if not points:
             return np.zeros((0, self.columns.size), np.float32)
-        blocks = [places.of([point.get(places.name) for point in points]) for places in self._places]
+        blocks = [part.of([point.get(part.name) for point in points]) for part in self._parts]
         if self._after_others:
             blocks.append(np.full((len(points), 1), 0.0 if earlier else _STUDIES_APART))
         return np.concatenate(blocks, axis=1).astype(np.float32)
@@ -81,21 +80,38 @@ class Features:
         return found
 
 
-def _parts(knob: Knob) -> Sequence[_Places]:
-    if not isinstance(knob, Discrete) or shape(knob) != "choice":
-        return [_Places(knob)]
+def _parts(knob: Knob) -> Sequence[_Part]:
+    if not isinstance(knob, Discrete) or shape(knob) == "share":
+        return [_Part(knob, lambda value: along(knob, value))]
+    most = max(1, len(knob.values) - 1)
+    if isinstance(knob.values, range):
+        return [_Part(knob, lambda value: knob.values.index(value) / most)]
+    index = {_same(value): i for i, value in reversed([*enumerate(knob.values)])}
+    if knob.ordered:
+        return [_Part(knob, lambda value: index[_same(value)] / most)]
+    whole = [_Part(knob, lambda value: index[_same(value)], len(knob.values))]
     split = {value: _split(value) for value in knob.values if not isinstance(value, bool)}
     by_word: dict[str, set[float]] = {}
     for word, number in split.values():
         if number is not None:
             by_word.setdefault(word, set()).add(number)
     if len(split) < len(knob.values) or max(map(len, by_word.values()), default=0) < _FEWEST_NUMBERS:
-        return [_Places(knob)]
+        return whole
     words = sorted({word for word, _ in split.values()})
     numbers = sorted(set().union(*by_word.values()))
-    number_of = {value: None if number is None else numbers.index(number) for value, (_, number) in split.items()}
-    parts = [_Part(knob, {value: words.index(word) for value, (word, _) in split.items()}, len(words), ordered=False)]
-    return [*(parts if len(words) > 1 else []), _Part(knob, number_of, len(numbers), ordered=True)]
+    last, lacking = max(1, len(numbers) - 1), any(number is None for _, number in split.values())
+
+    def place(value: Value) -> float | None:
+        number = split[value][1]
+        return None if number is None else numbers.index(number) / last
+
+    of_word = _Part(knob, lambda value: words.index(split[value][0]), len(words))
+    return [*([of_word] if len(words) > 1 else []), _Part(knob, place, lacking=lacking)]
+
+
+def _same(value: Value) -> tuple[bool, Value]:
+    """1 == True in Python, but not in a study."""
+    return isinstance(value, bool), value
 
 
 def _split(value: Value) -> tuple[str, float | None]:
@@ -106,65 +122,36 @@ def _split(value: Value) -> tuple[str, float | None]:
     return (str(value), None) if found is None else (found[1], float(found[2]))
 
 
-class _Places:
-    def __init__(self, knob: Knob) -> None:
-        self.name, self._knob, self._choice = knob.name, knob, shape(knob) == "choice"
-        self._conditional = knob.when is not None
-        count = len(knob.values) if isinstance(knob, Discrete) else 0
-        self.width = (count if self._choice else 1) + self._conditional
-        self._index: Mapping[tuple[bool, Value], int] = {}
-        if isinstance(knob, Discrete) and not isinstance(knob.values, range):
-            self._index = {(isinstance(value, bool), value): i for i, value in reversed([*enumerate(knob.values)])}
-        self._known: dict[
-            tuple[bool, Value], float
-        ] = {}  # places of values met before: observations are many, values few
+class _Part:
+    """A knob, or the word or the number of its texts. `place` is where a value lies in [0, 1], or which of so many
+    `choices` it is; None where it has none."""
+
+    def __init__(
+        self, knob: Knob, place: Callable[[Value], float | None], choices: int = 0, lacking: bool = False
+    ) -> None:
+        self.name, self._place, self._choices = knob.name, place, choices
+        self._lacking = lacking or knob.when is not None
+        self.width = (choices or 1) + self._lacking
+        self._known: dict[tuple[bool, Value], float | None] = {}  # observations are many, values few
 
     def of(self, values: Sequence[Value | None]) -> Array:
         found = np.zeros((len(values), self.width))
-        if self._choice:
-            for row, value in enumerate(values):
-                if value is not None:
-                    found[row, self._index[isinstance(value, bool), value]] = APART
+        places = [None if value is None else self._at(value) for value in values]
+        if self._choices:
+            for row, place in enumerate(places):
+                if place is not None:
+                    found[row, int(place)] = APART
         else:
-            found[:, 0] = [ABSENT if value is None else self._place(value) for value in values]
-        if self._conditional:
-            found[:, -1] = [value is None for value in values]
+            found[:, 0] = [ABSENT if place is None else place for place in places]
+        if self._lacking:
+            found[:, -1] = [place is None for place in places]
         return found
 
-    def _place(self, value: Value) -> float:
-        key = isinstance(value, bool), value
-        place = self._known.get(key)
-        if place is None:
-            place = self._known[key] = self._along(value)
-        return place
-
-    def _along(self, value: Value) -> float:
-        if shape(self._knob) == "share":
-            return along(self._knob, value)
-        assert isinstance(self._knob, Discrete)
-        index = self._index[isinstance(value, bool), value] if self._index else self._knob.values.index(value)
-        return index / max(1, len(self._knob.values) - 1)
-
-
-class _Part(_Places):
-    """The word or the number of a knob's texts: by value, which of `count` it is; None where it has none."""
-
-    def __init__(self, knob: Knob, index: Mapping[Value, int | None], count: int, ordered: bool) -> None:
-        self.name, self._of, self._count, self._ordered = knob.name, index, count, ordered
-        self._lacking = knob.when is not None or None in index.values()
-        self.width = (1 if ordered else count) + self._lacking
-
-    def of(self, values: Sequence[Value | None]) -> Array:
-        found = np.zeros((len(values), self.width))
-        for row, value in enumerate(values):
-            index = None if value is None else self._of[value]
-            if self._ordered:
-                found[row, 0] = ABSENT if index is None else index / max(1, self._count - 1)
-            elif index is not None:
-                found[row, index] = APART
-            if self._lacking:
-                found[row, -1] = index is None
-        return found
+    def _at(self, value: Value) -> float | None:
+        key = _same(value)
+        if key not in self._known:
+            self._known[key] = self._place(value)
+        return self._known[key]
 
 
 # What limits are limits of: threads are a product of two knobs, tiles divide into blocks, buffers fill one memory.

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,15 +29,9 @@ _SCALE_SPREAD = 1.0  # of the log of a knob's weight around its prior
 NOISE_AT, NOISE_SPREAD = float(np.log(0.03)), 1.5  # log of the noise variance, where the values have variance 1
 
 
-def on_one_thread() -> AbstractContextManager[object]:
-    """While it lasts BLAS uses one thread: handing matrices of a hundred rows to several costs more than it saves."""
-    limited: AbstractContextManager[object] = _blas().limit(limits=1, user_api="blas")
-    return limited
-
-
-@cache
-def _blas() -> Any:
-    return ThreadpoolController()
+_F = TypeVar("_F", bound=Callable[..., object])
+# BLAS uses one thread in such a function: to hand matrices of a hundred rows to several costs more than it saves
+on_one_thread: Callable[[_F], _F] = ThreadpoolController().wrap(limits=1, user_api="blas")
 
 
 @dataclass(frozen=True)
@@ -84,6 +76,12 @@ class GaussianProcess:
         found: Array = places.dtype.type(self._fit.signal) * _matern(_distances(places * scale, known))
         return found
 
+    def carried(self, places: Array, values: Array) -> Array:
+        """Values where it was measured, carried to these places."""
+        across = self.across(places)
+        found: Array = across @ self.solved(values).astype(across.dtype)
+        return found
+
     def spread(self, across: Array) -> Array:
         """Standard deviation of the truth, without the noise of a run, from a row of `across` for each place."""
         explained = ((across @ self._whiten.T.astype(across.dtype)) ** 2).sum(axis=1)
@@ -93,15 +91,23 @@ class GaussianProcess:
     def joint(self, places: Array) -> Array:
         """Covariance of the truth between these places, given what was measured."""
         places = places.astype(float)
-        scaled, white = places * self._scale, self._whiten @ self.across(places).T
-        found: Array = self._fit.signal * _matern(_distances(scaled, scaled)) - white.T @ white
+        white = self._whiten @ self.across(places).T
+        found: Array = self._among(places) - white.T @ white
         return found
+
+    def _among(self, places: Array) -> Array:
+        return _covariance(places, self._scale, self._fit.signal)
+
+
+def _covariance(places: Array, scale: Array, signal: float) -> Array:
+    scaled = (places * scale).astype(float)
+    found: Array = signal * _matern(_distances(scaled, scaled))
+    return found
 
 
 def covariance_of_runs(places: Array, columns: Columns, fit: Fit) -> Array:
     """Covariance of what runs at these places show, before any is known."""
-    scaled = (places * np.sqrt(fit.weights[columns])).astype(float)
-    found: Array = fit.signal * _matern(_distances(scaled, scaled))
+    found = _covariance(places, np.sqrt(fit.weights[columns]), fit.signal)
     found[np.diag_indices_from(found)] += fit.noise + JITTER
     return found
 
@@ -133,16 +139,20 @@ def fitted(places: Array, values: Array, columns: Columns) -> Fit:
     knobs = int(columns.max()) + 1
     # a squared length scale of a quarter of the cube's squared diagonal
     expected = np.array([-np.log(0.25 * knobs)] * knobs + [0.0, NOISE_AT])
-    best = ascended(lambda at: _posterior(at, expected, places, values, columns), expected)
+    spread = np.array([_SCALE_SPREAD] * knobs + [1.0, NOISE_SPREAD])
+    best = ascended(lambda at: _height(at, places, values, columns), expected, spread)
     return Fit(np.exp(best[:knobs]), float(np.exp(best[knobs])), float(np.exp(best[knobs + 1])))
 
 
-def ascended(posterior: Callable[[Array], tuple[float, Array]], start: Array) -> Array:
-    """Where the posterior, which gives its height and slope, is highest; ascent by the signs of the slope (Rprop)."""
-    at, best, best_height = start.copy(), start, -np.inf
+def ascended(likelihood: Callable[[Array], tuple[float, Array]], expected: Array, spread: Array) -> Array:
+    """Where the likelihood, which gives its height and slope, times a normal prior is highest; ascent by the signs of
+    the slope (Rprop)."""
+    at, best, best_height = expected.copy(), expected, -np.inf
     step, before = np.full(at.size, FIRST_STEP), np.zeros(at.size)
     for _ in range(_STEPS):
-        height, slope = posterior(at)
+        height, slope = likelihood(at)
+        off = (at - expected) / spread
+        height, slope = height - 0.5 * float(off @ off), slope - off / spread
         if height > best_height:
             best, best_height = at.copy(), height
         same = np.sign(slope) * np.sign(before)
@@ -164,8 +174,8 @@ def likelihood(covariance: Array, values: Array) -> tuple[float, Array]:
     return height, pull
 
 
-def _posterior(at: Array, expected: Array, places: Array, values: Array, columns: Columns) -> tuple[float, Array]:
-    """Log posterior of the hyperparameters, up to a constant, and its slope."""
+def _height(at: Array, places: Array, values: Array, columns: Columns) -> tuple[float, Array]:
+    """Log likelihood of the hyperparameters, up to a constant, and its slope."""
     knobs = at.size - 2
     weights, signal, noise = np.exp(at[:knobs]), float(np.exp(at[knobs])), float(np.exp(at[knobs + 1]))
     scaled = places * np.sqrt(weights[columns])
@@ -178,10 +188,7 @@ def _posterior(at: Array, expected: Array, places: Array, values: Array, columns
     bent = pull * (-(5.0 / 6.0) * signal * (1.0 + distance) * np.exp(-distance))
     by_column = 2.0 * (bent.sum(axis=1) @ places**2) - 2.0 * np.einsum("ij,ij->j", places, bent @ places)
     by_knob = np.bincount(columns, weights=by_column, minlength=knobs) * weights
-    slope = 0.5 * np.concatenate([by_knob, [(pull * kernel).sum(), np.trace(pull) * noise]])
-    spread = np.array([_SCALE_SPREAD] * knobs + [1.0, NOISE_SPREAD])
-    off = (at - expected) / spread
-    return height - 0.5 * float(off @ off), slope - off / spread
+    return height, 0.5 * np.concatenate([by_knob, [(pull * kernel).sum(), np.trace(pull) * noise]])
 
 
 # A Gaussian process that adds up what single knobs do, what pairs of them do, and so on.
@@ -220,18 +227,17 @@ class EffectsProcess(GaussianProcess):
     def across(self, places: Array) -> Array:
         return self._covariance(places, self._known.astype(places.dtype))
 
-    def joint(self, places: Array) -> Array:
-        places = places.astype(float)
-        white = self._whiten @ self.across(places).T
-        found: Array = self._covariance(places, places) - white.T @ white
-        return found
+    def _among(self, places: Array) -> Array:
+        return self._covariance(places, places)
 
     def _covariance(self, a: Array, b: Array) -> Array:
         found = np.full((len(a), len(b)), self._fit.signal, dtype=a.dtype)
         code, table = np.zeros(len(a), dtype=np.intp), np.ones((1, len(b)), dtype=a.dtype)
         for knob in range(len(self._effects.shares)):
             own = self._columns == knob
-            first, place = _distinct(a[:, own])
+            # distinct rows: at most one column of a choice is not 0
+            mixed = a[:, own] @ np.arange(1, own.sum() + 1, dtype=a.dtype)
+            _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
             factor = self._factor(knob, a[first][:, own], b[:, own])
             if len(table) * len(factor) > TABLE:
                 found *= table[code]
@@ -243,28 +249,11 @@ class EffectsProcess(GaussianProcess):
         return found
 
     def _factor(self, knob: int, a: Array, b: Array) -> Array:
-        fit, squares = self._effects, _squares(a, b)
+        fit, squares = self._effects, ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
         share, own = fit.shares[knob], fit.own[knob]
-        alike = (1.0 - own) * _likeness(ROOT5 * np.sqrt(fit.weights[knob] * squares)) + own * (squares < SAME)
+        alike = (1.0 - own) * _matern(ROOT5 * np.sqrt(fit.weights[knob] * squares)) + own * (squares < SAME)
         found: Array = ((1.0 + share * alike) / (1.0 + share)).astype(a.dtype)
         return found
-
-
-def _distinct(rows: Array) -> tuple[Array, Array]:
-    """Where each distinct row is first, and which of them each row is."""
-    mixed = rows @ np.arange(1, rows.shape[1] + 1, dtype=rows.dtype)  # at most one column of a choice is not 0
-    _, first, place = np.unique(mixed, return_index=True, return_inverse=True)
-    return first, place
-
-
-def _squares(a: Array, b: Array) -> Array:
-    found: Array = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
-    return found
-
-
-def _likeness(distance: Array) -> Array:
-    found: Array = (1.0 + distance * (1.0 + distance / 3.0)) * np.exp(-distance)
-    return found
 
 
 def fitted_effects(places: Array, values: Array, columns: Columns) -> EffectsFit:
@@ -274,7 +263,8 @@ def fitted_effects(places: Array, values: Array, columns: Columns) -> EffectsFit
     one, other = pairs = np.triu_indices(len(places), 1)
     apart = (places[one] - places[other]) ** 2
     squares = np.stack([apart[:, columns == knob].sum(axis=1) for knob in range(knobs)])
-    best = ascended(lambda at: _effects_posterior(at, expected, squares, pairs, values), expected)
+    spread = np.append(np.ones(expected.size - 1), NOISE_SPREAD)
+    best = ascended(lambda at: _effects_height(at, squares, pairs, values), expected, spread)
     weights, shares, own, (signal, noise) = _unpacked(best, knobs)
     return EffectsFit(weights, float(signal), float(noise), shares, own)
 
@@ -285,10 +275,8 @@ def _unpacked(at: Array, knobs: int) -> tuple[Array, Array, Array, Array]:
     return weights, shares, odds / (1.0 + odds), rest
 
 
-def _effects_posterior(
-    at: Array, expected: Array, squares: Array, pairs: tuple[Array, Array], values: Array
-) -> tuple[float, Array]:
-    """Log posterior of the hyperparameters, up to a constant, and its slope. `squares` are the squared distances along
+def _effects_height(at: Array, squares: Array, pairs: tuple[Array, Array], values: Array) -> tuple[float, Array]:
+    """Log likelihood of the hyperparameters, up to a constant, and its slope. `squares` are the squared distances along
     each knob of the `pairs` of observations, each pair once: with itself an observation has no distance."""
     unpacked = _unpacked(at, len(squares))
     weights, shares, own = (each[:, None] for each in unpacked[:3])
@@ -309,10 +297,7 @@ def _effects_posterior(
     by_own = (rest * own * (1.0 - own) * (same - smooth)).sum(axis=1)
     trace = float(np.trace(pull))
     by_rest = [pulled.sum() + 0.5 * trace * signal, 0.5 * trace * noise]
-    slope = np.concatenate([by_weight, by_share, by_own, by_rest])
-    spread = np.append(np.ones(at.size - 1), NOISE_SPREAD)
-    off = (at - expected) / spread
-    return height - 0.5 * float(off @ off), slope - off / spread
+    return height, np.concatenate([by_weight, by_share, by_own, by_rest])
 
 
 # How much better than the best a point may be.

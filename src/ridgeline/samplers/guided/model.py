@@ -62,38 +62,12 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Forecast:
-    """For each place: mean and spread of the score as the scale sees it, and the chance to pass."""
-
-    mean: Array
-    spread: Array
-    chance: Array
-
-
-@dataclass(frozen=True)
 class PriorValues:
-    """For each row: the expected score on the scale, and the log odds of passing; `spread` is how far off it may be.
+    """For each row: the expected score on the scale, beside it how it would move, were each thing that it rests on one
+    standard deviation off; and the log odds of passing."""
 
-    `sensitivities`: how the score would move, were each thing that the expectation rests on one standard deviation off.
-    """
-
-    values: Array
+    columns: Array
     odds: Array
-    spread: float
-    sensitivities: Array | None = None
-    reach: float = 1.0  # how far apart settings are expected to be: a standard deviation
-    odds_only: bool = False  # only what it says of passing counts
-
-    @property
-    def columns(self) -> Array:
-        """Values, then sensitivities, side by side."""
-        beside = np.zeros((len(self.values), 0)) if self.sensitivities is None else self.sensitivities
-        found: Array = np.concatenate([self.values[:, None], beside], axis=1)
-        return found
-
-    def only(self, rows: Sequence[int]) -> PriorValues:
-        sensitivities = None if self.sensitivities is None else self.sensitivities[rows]
-        return replace(self, values=self.values[rows], odds=self.odds[rows], sensitivities=sensitivities)
 
 
 @dataclass(frozen=True)
@@ -102,20 +76,14 @@ class ObservedData:
 
     rows: Array
     values: Array
-    expected: Array | None  # on the scale, with what it leans on beside it; None: nothing is expected of any point
-    odds: Array | None  # log odds of passing that were expected
+    expected: Array | None = None  # on the scale, with what it leans on beside it; None: nothing is expected of any
+    odds: Array | None = None  # log odds of passing that were expected
     spread: float = 0.0  # how far off the expected score may be
     reach: float = 1.0  # how far apart settings are expected to be
     trust: tuple[float, float] = STRAIGHT  # in what is expected, before the first observation; and its spread
     censored: Array | None = None  # where the value is only a bound that the truth does not exceed
     products: Products | None = None  # shown beside the rows to trees that predict what passes
     earlier: int = 0  # of the rows, the first so many are of earlier studies
-
-    @classmethod
-    def of(cls, rows: Array, values: Array, prior_values: PriorValues | None) -> ObservedData:
-        if prior_values is None:
-            return cls(rows, values, None, None)
-        return cls(rows, values, prior_values.columns, prior_values.odds, prior_values.spread, prior_values.reach)
 
     def first(self, count: int) -> ObservedData:
         """Only the first of this study's observations."""
@@ -203,8 +171,8 @@ class ScoreModel:
 
     def _fit(self, rows: Array, standard: Array, basis: Array) -> Fit:
         most = EFFECTS_FITTED if self._adds_up else FITTED
-        present = _evenly(self._earlier, len(standard), max(most // 2, most - self._earlier))
-        some = np.append(_evenly(0, self._earlier, most - len(present)), present)
+        present = evenly(self._earlier, len(standard), max(most // 2, most - self._earlier))
+        some = np.append(evenly(0, self._earlier, most - len(present)), present)
         expected = basis[:, 1:]
         prior, precision = _trust_prior(expected.shape[1], self._trust)
         trust = np.linalg.solve(expected.T @ expected + np.diag(precision), expected.T @ standard + precision * prior)
@@ -297,7 +265,7 @@ def _unit(values: Array, expected: Array | None, trust: float) -> float:
     return max(float(np.hypot(rest.std(), 0.1)), 1e-9)
 
 
-def _evenly(first: int, end: int, most: int) -> Columns:
+def evenly(first: int, end: int, most: int) -> Columns:
     """The numbers from `first` to before `end`; of more than `most` an even share."""
     found: Columns = np.linspace(first, end - 1, min(end - first, most)).round().astype(int)
     return found
@@ -311,8 +279,7 @@ def remembered(values: Array) -> Array:
     best, latest = np.argsort(-values, kind="stable")[: REMEMBERED // 2], np.arange(count)[-REMEMBERED // 4 :]
     chosen = set(best.tolist()) | set(latest.tolist())
     rest = [i for i in range(count) if i not in chosen]
-    spread = np.linspace(0, len(rest) - 1, min(len(rest), REMEMBERED - len(chosen))).round().astype(int)
-    return np.array(sorted(chosen | {rest[i] for i in spread}))
+    return np.array(sorted(chosen | {rest[i] for i in evenly(0, len(rest), REMEMBERED - len(chosen))}))
 
 
 # Two models of the scores, each trusted as far as it predicts every observation from the others.

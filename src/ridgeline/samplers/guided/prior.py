@@ -31,7 +31,7 @@ from ridgeline.samplers.guided.gaussian import (
     fitted,
     log_expected_improvement,
 )
-from ridgeline.samplers.guided.model import EITHER_WAY, FITTED, STRAIGHT, ObservedData, PriorValues, Scale
+from ridgeline.samplers.guided.model import EITHER_WAY, FITTED, STRAIGHT, ObservedData, PriorValues, Scale, evenly
 from ridgeline.stats.stated_range import NORMAL_90
 
 _SPREAD_OUT = 20  # points of the survey that fill the space
@@ -106,11 +106,14 @@ class Expected:
             value, odds[row] = answers[keys[row]]
             values[row] = values[row] if math.isnan(value) else value
         odds = np.clip(odds, -FARTHEST_ODDS, FARTHEST_ODDS)
-        return PriorValues(values, odds, self.spread, self._sensitivities(rows), self.reach)
+        return PriorValues(np.concatenate([values[:, None], self._sensitivities(rows)], axis=1), odds)
 
-    def same_family(self, rows: Array, others: Array) -> Array:
+    def same_family(self, rows: Array, others: Array, fit: Fit | None = None) -> Array:
         """Which rows the prior takes for much the same as one of the others, by the length scales of its answers."""
-        return _alike(rows, others, self._scales(), self._features)
+        fit = fit or self._scales()
+        likeness = GaussianProcess(others, self._features.columns, fit).across(rows).max(axis=1)
+        found: Array = likeness > _SAME_FAMILY * fit.signal
+        return found
 
     def _ask_sensitivities(self) -> dict[str, tuple[float, ...]]:
         """By key of points of the survey: the moves of the score. None on a scale without logs."""
@@ -123,13 +126,13 @@ class Expected:
                 found[key] = tuple(self._scale.sign * move for move in said)
         return found
 
-    def _sensitivities(self, rows: Array) -> Array | None:
+    def _sensitivities(self, rows: Array) -> Array:
         if not self._sensitivity_at:
-            return None
+            return np.zeros((len(rows), 0))
         places = self._rows_of({key: self._survey[key] for key in self._sensitivity_at})
         moves = np.array(list(self._sensitivity_at.values()))
         level = moves.mean(axis=0)
-        found: Array = level + _Carrier(places, self._scales(), self._features).carry(rows, moves - level)
+        found: Array = level + self._process(places).carried(rows, moves - level)
         return found
 
     def _carried(self, anchors: Mapping[str, Point], rows: Array) -> tuple[Array, Array]:
@@ -137,14 +140,17 @@ class Expected:
         answers = np.array([self._asked[key] for key in anchors])
         places = self._rows_of(anchors)
         known = ~np.isnan(answers[:, 0])
-        level, fit = float(answers[known, 0].mean()), self._scales()
+        level = float(answers[known, 0].mean())
         known_values, middle = answers[known, 0] - level, float(answers[:, 1].mean())
-        every = _Carrier(places, fit, self._features)
+        every = self._process(places)
         if known.all():
-            both = every.carry(rows, np.stack([known_values, answers[:, 1] - middle], axis=1))
+            both = every.carried(rows, np.stack([known_values, answers[:, 1] - middle], axis=1))
             return level + both[:, 0], middle + both[:, 1]
-        odds = every.carry(rows, answers[:, 1] - middle)
-        return level + _Carrier(places[known], fit, self._features).carry(rows, known_values), middle + odds
+        odds = every.carried(rows, answers[:, 1] - middle)
+        return level + self._process(places[known]).carried(rows, known_values), middle + odds
+
+    def _process(self, places: Array) -> GaussianProcess:
+        return GaussianProcess(places, self._features.columns, self._scales())
 
     def _rows_of(self, points: Mapping[str, Point]) -> Array:
         fresh = {key: point for key, point in points.items() if key not in self._rows}
@@ -187,7 +193,8 @@ class Expected:
         rows = self._features.of(list(free.values()))
         mean, odds = self._carried(self._survey, rows)
         places = self._features.of([self._survey[key] for key in worth if not math.isnan(worth[key][0])])
-        spread = self._unit * _Carrier(places, self._scales(), self._features).spread(rows)
+        process = self._process(places)
+        spread = self._unit * process.spread(process.across(rows))
         best = worth[ranked[0]][0]
         acquisition = log_expected_improvement(mean, spread, best) - np.logaddexp(0.0, -odds)
         self._take_best(list(free.values()), rows, acquisition)
@@ -205,35 +212,14 @@ class Expected:
                 taken += 1
                 if taken == EACH:
                     return
-                other_family &= ~_alike(rows, rows[[row]], fit, self._features)
-
-
-def _alike(rows: Array, others: Array, fit: Fit, features: Features) -> Array:
-    found: Array = GaussianProcess(others, features.columns, fit).across(rows).max(axis=1) > _SAME_FAMILY * fit.signal
-    return found
+                other_family &= ~self.same_family(rows, rows[[row]], fit)
 
 
 def _some(asked: Mapping[str, Point]) -> dict[str, Point]:
     """The last of them, and of very many others an even share: more carry hardly better, and take long."""
     keys = list(asked)
     before, last = keys[:-LAST], keys[-LAST:]
-    share = np.linspace(0, len(before) - 1, min(len(before), OTHERS)).round().astype(int)
-    return {key: asked[key] for key in [*(before[i] for i in share), *last]}
-
-
-class _Carrier:
-    """Carries values at some places to others."""
-
-    def __init__(self, places: Array, fit: Fit, features: Features) -> None:
-        self._process = GaussianProcess(places, features.columns, fit)
-
-    def carry(self, rows: Array, values: Array) -> Array:
-        across = self._process.across(rows)
-        found: Array = across @ self._process.solved(values).astype(across.dtype)
-        return found
-
-    def spread(self, rows: Array) -> Array:
-        return self._process.spread(self._process.across(rows))
+    return {key: asked[key] for key in [*(before[i] for i in evenly(0, len(before), OTHERS)), *last]}
 
 
 # How an expectation is to be read: as it stands, with its direction unknown, or not at all.
@@ -263,7 +249,7 @@ ModeWeights = dict[PriorMode, float]
 def mode_weights(seen: ObservedData, columns: Columns) -> ModeWeights:
     """How far each mode is trusted after these observations; the sum is 1."""
     passed = np.flatnonzero(~np.isnan(seen.values))
-    some = passed[np.linspace(0, len(passed) - 1, min(len(passed), _WEIGHED)).round().astype(int)]
+    some = passed[evenly(0, len(passed), _WEIGHED)]
     if seen.expected is None or len(some) < 2:
         return dict(_PRIOR_WEIGHTS)
     heights = {mode: math.log(part) + _evidence(mode, seen, some, columns) for mode, part in _PRIOR_WEIGHTS.items()}

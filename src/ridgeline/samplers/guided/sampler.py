@@ -14,7 +14,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import Expression, ExpressionError
 from ridgeline.records.observation import Observation, Proposal, Prospect
 from ridgeline.records.space import Point, Space, point_key
-from ridgeline.samplers.base import Expects, Prior, Refusal, Sampler, as_prior, read_options
+from ridgeline.samplers.base import Prior, Refusal, Sampler, read_options
 from ridgeline.samplers.sequence import SequenceSampler, filling, is_of_space, keys, legality
 from ridgeline.study.forms import DefaultText, ExpressionText, Form, ValueUnit
 
@@ -68,26 +68,25 @@ class GuidedSampler(Sampler):
         _check_formula(self._options.expect, space)
         self._space, self._seed = space, seed
         self._legal = legality(space, refusal)
-        self._walk = SequenceSampler(filling(space, seed, self._legal))
-        self._observed_keys: set[str] = set()
-        self._observations: list[Observation] = []
         self._prior: Prior | None = None
         self._earlier: list[Observation] = []
         self._chooser: Chooser | None = None
         self._trials_left: int | None = None
+        self.forget()
 
     def plan(self, trials_left: int) -> None:
         self._trials_left = trials_left
 
-    def expect(self, prior: Prior | Expects) -> None:
-        self._prior = as_prior(prior)
+    def expect(self, prior: Prior) -> None:
+        self._prior = prior
 
     def recall(self, earlier: Sequence[Observation]) -> None:
         # observations of another space guide nobody, and the first trials must not rest on them
         self._earlier = [each for each in earlier if is_of_space(self._space, each.point)]
 
     def forget(self) -> bool:
-        self._observed_keys, self._observations = set(), []
+        self._observed_keys: set[str] = set()
+        self._observations: list[Observation] = []
         self._walk = SequenceSampler(filling(self._space, self._seed, self._legal))
         if self._chooser is not None:
             self._chooser.forget()
@@ -104,10 +103,8 @@ class GuidedSampler(Sampler):
         filled = self._walk.first_free(self._observed_keys, flying)
         if filled is None:
             return None
-        known, passed = (
-            len(self._observed_keys | flying),
-            sum(observation.score is not None for observation in self._observations),
-        )
+        taken = self._observed_keys | flying
+        known, passed, failed = len(taken), self._passed(), self._passed(False)
         if self._prior is not None and passed:
             from ridgeline.samplers.guided.prior import PriorMode  # numpy: not before it is needed
 
@@ -115,30 +112,28 @@ class GuidedSampler(Sampler):
             mode = max(weights, key=lambda mode: weights[mode])
             if mode is not PriorMode.NOT_AT_ALL:
                 leads = mode is PriorMode.AS_IT_STANDS and known < self._prior_leads(known)
-                chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying, mode, leads)
+                chosen = self._choosing().choice(self._observations, pending, taken, mode, leads)
                 return chosen or Proposal(filled, _NOTHING_NEW)
         startup = self._startup(known)
-        failed = sum(observation.score is None for observation in self._observations)
-        working = {point_key(observation.point) for observation in self._observations if observation.score is not None}
-        if failed >= _MOSTLY_FAILS and len(working) * _MOSTLY_FAILS <= failed:  # the baseline passes several times over
+        # the baseline passes several times over
+        if len(failed) >= _MOSTLY_FAILS and len(set(map(point_key, passed))) * _MOSTLY_FAILS <= len(failed):
             return self._where_most_fails(filled, pending)
-        after_others = bool(self._earlier) and passed > 0 and self._choosing().trusts_earlier(self._observations)
+        after_others = bool(self._earlier and passed) and self._choosing().trusts_earlier(self._observations)
         if known < startup and not after_others:
             return Proposal(self._first(filled, pending), f"space-filling start, {known + 1} of {startup}")
-        if passed < _FEWEST_PASSED and not after_others:
+        if len(passed) < _FEWEST_PASSED and not after_others:
             return Proposal(self._first(filled, pending), "space-filling, since too little has passed to learn from")
-        if known % 2 and self._choosing().says_nothing(self._observations, self._observed_keys | flying):
+        if known % 2 and self._choosing().says_nothing(self._observations, taken):
             return Proposal(self._first(filled, pending), NO_EFFECT)
-        chosen = self._choosing().choice(self._observations, pending, self._observed_keys | flying)
+        chosen = self._choosing().choice(self._observations, pending, taken)
         return chosen or Proposal(filled, _NOTHING_NEW)
 
     def _where_most_fails(self, filled: Point, pending: Sequence[Point]) -> Proposal:
         """One step from what passed; where nothing did, another that fills the space, and what the failures share."""
         from ridgeline.samplers.guided.feasibility import in_common, next_to_passing  # numpy: not before it is needed
 
-        failed = [observation.point for observation in self._observations if observation.score is None]
-        passed = [observation.point for observation in self._observations if observation.score is not None]
-        shared = in_common(self._space, failed, passed)
+        failed = self._passed(False)
+        shared = in_common(self._space, failed, self._passed())
         settings = {point_key(observation.point) for observation in self._observations}
         so_far = f"{len(failed)} of {len(settings)} settings failed" + (f", all with {shared}" if shared else "")
         rng = random.Random(f"near {self._seed} {len(self._observations)} {len(pending)}")
@@ -161,16 +156,14 @@ class GuidedSampler(Sampler):
 
     def _first(self, filled: Point, pending: Sequence[Point]) -> Point:
         """`filled`, or another of the next that fill the space, where some settings passed and others failed."""
-        passed = {observation.score is not None for observation in self._observations}
-        if len(passed) < 2:
+        if not self._passed() or not self._passed(False):
             return filled
         from ridgeline.samplers.guided.feasibility import likeliest  # numpy: not before it is needed
 
         return likeliest(self._space, self._observations, self._walk.free(self._observed_keys, keys(pending), _OFFERED))
 
     def prospect(self, pending: Sequence[Point] = ()) -> Prospect | None:
-        passed = sum(observation.score is not None for observation in self._observations)
-        if not self._options.worth or passed < max(self._options.startup, _FEWEST_PASSED):
+        if not self._options.worth or len(self._passed()) < max(self._options.startup, _FEWEST_PASSED):
             return None
         from ridgeline.samplers.guided.prior import PriorMode, mixed  # numpy: not before it is needed
 
@@ -184,6 +177,10 @@ class GuidedSampler(Sampler):
         fewest = min(_FEWEST_WITHOUT_GAIN, self._space.raw_size() // 4)
         quiet = self._since_last_gain() >= max(fewest, len(self._observations) // 3)
         return replace(found, gaining=alone and not quiet)
+
+    def _passed(self, yes: bool = True) -> list[Point]:
+        """The settings that passed, or those that failed."""
+        return [each.point for each in self._observations if (each.score is not None) == yes]
 
     def _since_last_gain(self) -> int:
         """Observations since the last one that was better than all before by more than what is worth a trial."""
