@@ -109,7 +109,10 @@ class InstructionHandler:
         limits = self.ledger.limits
         if instruction.trials and (why := self.agenda.why_no_more_trials()):
             raise Refused(why)
-        asked_for = {"time": (instruction.wall_s, limits.wall_s), "node-hours": (instruction.node_hours, limits.node_hours)}
+        asked_for = {
+            "time": (instruction.wall_s, limits.wall_s),
+            "node-hours": (instruction.node_hours, limits.node_hours),
+        }
         for name, (asked, limit) in asked_for.items():
             if asked and limit is None:
                 raise Refused(f"the study sets no limit of {name}, so there is nothing to extend")
