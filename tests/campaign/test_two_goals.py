@@ -57,7 +57,7 @@ def test_the_figure_of_the_front_holds_every_setting_and_marks_two(tmp_path: Pat
     (figure,) = front_figures(now.study, now.history, json.loads(found[0].setting))
     points = {curve.label: {(p.x, p.y) for p in curve.points} for curve in figure.curves}
     assert points["on the front"] == {(o.second.value, o.first.value) for o in found if o.place == "on"}
-    assert points["the setting"] == {(found[0].second.value, found[0].first.value)}
+    assert points["the recommended setting"] == {(found[0].second.value, found[0].first.value)}
     assert len(points["the baseline"]) == 1
     assert front_figures(replace(now.study, second_goal=None), now.history, None) == ()
 

@@ -197,7 +197,7 @@ def test_two_unlike_failures_have_no_pattern(tmp_path: Path) -> None:
     question = a_study(tmp_path)
     table = failure_table(question, past)
     assert table is not None
-    assert table.notes == ("2 failures without a pattern (wrong result, out of memory): see each by itself.",)
+    assert table.notes == ("2 failures (wrong result, out of memory) not explained by any knob.",)
     assert [row[0] for row in table.rows] == ["wrong result", "out of memory while running"]
 
 
@@ -213,7 +213,7 @@ def test_a_knob_is_named_only_where_no_success_speaks_against_it(tmp_path: Path)
                 kind=Kind.CRASH if fails else Kind.OK,
                 **({} if fails else {"rate": 1.0}),
             )
-    assert failed(a_study(tmp_path), past) == ("2 failures without a pattern (crash): see each by itself.",)
+    assert failed(a_study(tmp_path), past) == ("2 failures (crash) not explained by any knob.",)
 
 
 def test_one_kind_of_failure_has_its_place_and_another_none(tmp_path: Path) -> None:
@@ -224,7 +224,7 @@ def test_one_kind_of_failure_has_its_place_and_another_none(tmp_path: Path) -> N
             add(past, {"mem": mem, "kind": kind}, kind=ended, **({} if ended is not Kind.OK else {"rate": 1.0}))
     assert failed(a_study(tmp_path), past) == (
         "All 4 failures (out of memory) are at mem 8 to 9, where nothing passed.",
-        "1 failure without a pattern (wrong result): see each by itself.",
+        "1 failure (wrong result) not explained by any knob.",
     )
 
 

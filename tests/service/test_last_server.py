@@ -168,7 +168,7 @@ def test_speed_is_tokens_for_each_request_and_second_of_all_that_answer() -> Non
     after = {"a": polled(5.0, 4.0, tokens=40.0), "b": polled(5.0, 4.0, tokens=5.0), "c": polled(5.0, 9.0, ended="x")}
     assert _speed(["a"], before, after) == pytest.approx(30 / (3 * 5))
     assert _speed(["a", "b", "c"], before, after) == pytest.approx(35 / (3 * 5 + 4 * 5)), "who ended is left out"
-    assert _speed(["a"], after, {"a": polled(10.0, 4.0, tokens=0.0)}) == 0.0, "a counter that began anew made nothing"
+    assert _speed(["a"], after, {"a": polled(10.0, 4.0, tokens=0.0)}) == 0.0, "a counter that began again made nothing"
 
 
 @pytest.mark.parametrize("count", range(40))

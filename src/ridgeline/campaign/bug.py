@@ -80,7 +80,7 @@ def _command(now: CampaignStatus, trial: Trial) -> Iterator[str]:
         workload = catalog.part("workloads", study.workload.kind)(study)
         yield from _fenced(str(workload.paste(study.space.settings(trial.point))).splitlines(), "sh")
     except RidgelineError as error:
-        yield from (f"The command cannot be written anew on this machine ({error}); as the run's scripts have it:", "")
+        yield from (f"The command cannot be written again on this machine ({error}); as the run's scripts have it:", "")
     run = now.history.final_run(trial)
     exported = [] if run is None else state_text(run.folder, "env").splitlines()
     if own := [line for line in exported if "RIDGELINE_" not in line]:

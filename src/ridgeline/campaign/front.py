@@ -65,7 +65,9 @@ def front_figures(study: Study, history: History, chosen: Point | None) -> tuple
     found = front(study, history)
     if study.second_goal is None or len(found) < _FEWEST_DRAWN:
         return ()
-    special = {point_key(study.baseline): "the baseline"} | ({point_key(chosen): "the setting"} if chosen else {})
+    special = {point_key(study.baseline): "the baseline"} | (
+        {point_key(chosen): "the recommended setting"} if chosen else {}
+    )
     curves: dict[str, list[CurvePoint]] = {"on the front": [], "behind it, or within the noise": []}
     for one in found:
         point = CurvePoint(one.second.value, one.first.value, one.first.low, one.first.high)

@@ -226,7 +226,7 @@ def compliance_table(study: Study, root: Path, workload: Workload | None) -> Tex
         f"`ridgeline study verify` makes this again from the folder and compares it with {COMPLIANCE_FILE}.",
         "The signature is a digest: kept elsewhere (hand it in with the result), it proves that rules, inputs, applied "
         "arguments and journal are still those of then.",
-        "It does not prove who ran them: whoever can write the folder can sign it anew.",
+        "It does not prove who ran them: whoever can write the folder can sign it again.",
     )
     return TextTable(TASK_RULES, ("rule", "kept", "evidence"), tuple(rows), failed, notes=notes)
 

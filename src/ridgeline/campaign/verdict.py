@@ -3,7 +3,7 @@
 A verdict that an earlier release wrote is judged by today's rules (`judged_today`). Since the first releases more is
 known of what makes a win that is none: a block that a stop cut in two may have been on two machines, the first run of a
 block is cold, looks share the error. What those releases concluded stays in the journal, and `study verify` derives it
-again as they did; what a person is told is judged anew, from the same runs.
+again as they did; what a person is told is judged again, from the same runs.
 
 One rule of today does not hold for them: the test of the drawn order (`stats/sign_flips.py`) counts on coins, and those
 releases ran palindromes, begun by the baseline or by settings in turn. A machine that swings at their pace favours the
@@ -246,7 +246,7 @@ def judged_today(kind: str, study: Study, history: History) -> History:
 def _judged(
     study: Study, history: History, cut: Sequence[int], found: ConfirmationVerdict
 ) -> tuple[ConfirmationVerdict | None, str]:
-    """None where nothing is to be said anew."""
+    """None where nothing is to be said again."""
     stated = found.spoken_of
     if stated is None or stated.verdict not in (Verdict.BETTER, Verdict.WORSE):
         return None, ""

@@ -325,7 +325,7 @@ class _RunCheck:
                 job = self._prepared(workload, trial, folder)
                 text = executor.script(replace(job, on_nodes=self.history.pinned_to.get(run.number, ())))
             except (RidgelineError, ExpressionError, ValueError, LookupError, OSError) as error:
-                self._cannot_check(run, _SCRIPT, f"cannot be written anew here ({error})")
+                self._cannot_check(run, _SCRIPT, f"cannot be written again here ({error})")
                 return
             if not self._declared(run, _SCRIPT):
                 self._script(run, job.command, text)
@@ -361,7 +361,7 @@ class _RunCheck:
         if apart is not None and self._same_release:
             self._differs(run, _SCRIPT, what, *apart)
         elif apart is not None and command not in there:
-            self._cannot_check(run, _SCRIPT, "another release wrote it, and would start its command otherwise today")
+            self._cannot_check(run, _SCRIPT, "another release wrote it; this one would start the command differently")
 
     @property
     def _same_release(self) -> bool:

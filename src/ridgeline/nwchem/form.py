@@ -74,7 +74,7 @@ def _word(value: Value) -> str | None:
 
 
 KNOBS: dict[str, _KnobCheck] = {
-    "integrals": _one_of("direct", "semidirect"),  # compute integrals anew each time, or keep what fits
+    "integrals": _one_of("direct", "semidirect"),  # compute integrals again each time, or keep what fits
     "memsize_mb": _whole(0),  # semidirect: memory for kept integrals, per rank
     "filesize_mb": _whole(0),  # semidirect: file for kept integrals, per rank; 0 for none
     "grid": _one_of(*_GRIDS),  # fineness of the integration grid

@@ -324,7 +324,7 @@ _ROWS: tuple[tuple[object, ...], ...] = (
     ("stack_peak_bytes", "bytes", "lower", "Most stack in use on the reporting rank.", _NWCHEM),
     ("ga_peak_bytes", "bytes", "lower", "Most memory in global arrays on the reporting rank.", _NWCHEM),
     ("memory_asked_bytes", "bytes", "lower", "Memory that the input asked for, for each rank.", _NWCHEM),
-    ("integrals_cached_share", "", "higher", "Share of the integrals kept instead of computed anew.", _NWCHEM),
+    ("integrals_cached_share", "", "higher", "Share of the integrals kept instead of computed again.", _NWCHEM),
     ("ga_get_calls", "", "lower", "Calls of GA get on the reporting rank.", _NWCHEM),
     ("ga_acc_calls", "", "lower", "Calls of GA accumulate on the reporting rank.", _NWCHEM),
     ("ga_total_bytes", "bytes", "lower", "Bytes moved by global arrays, local ones included.", _NWCHEM),

@@ -25,7 +25,7 @@ _LARGEST_MAGNITUDE = 1e15
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it can be reckoned with. Python counts booleans as numbers; someone who writes `true` doesn't mean 1."""
+    """Whether one can compute with it. Python counts booleans as numbers; someone who writes `true` doesn't mean 1."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -80,7 +80,7 @@ class TaskRules:
         return {name: value for name, value in values.items() if value is not None}
 
 
-# Whom to tell: of a service what `keep` sees and does, of a campaign that it ended.
+# Who is told: of a service, what `keep` sees and does; of a campaign, that it ended.
 
 
 @dataclass(frozen=True, slots=True)

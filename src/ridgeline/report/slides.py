@@ -229,8 +229,8 @@ def _proof(found: Findings) -> Slide | None:
     if not shown:
         return None
     card = answer_card(found)
-    sure = card.interval[:1].lower() + card.interval[1:]
-    title = f"{card.ratio} {card.than}: {sure}" if card.ratio else card.lead
+    interval = card.interval.removesuffix(f"; {answer.model_error}")  # the slide of the answer has that
+    title = f"{card.ratio} {card.than}: {interval[:1].lower()}{interval[1:]}" if card.ratio else card.lead
     if kind_shown(answer).versions:
         title = f"The {count(sum(len(block.runs) for block in proof_blocks(study, history)), 'run')} that show it"
     right: tuple[Part, ...] = tuple(shown[-1:] if len(shown) > 1 else ())

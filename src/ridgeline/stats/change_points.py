@@ -3,7 +3,7 @@
 The log of a run is the level of its version plus an effect of its block (what ran together, on one node) plus noise;
 levels change at none, one or two places. Flat prior on the first level, jumps normal with a spread of some times the
 noise, the noise unknown: the marginal likelihood has a closed form for every set of change points, averaged over a few
-sizes of jumps and of block effects. All of it is computed anew at each look, and stopping when the posterior says so
+sizes of jumps and of block effects. All of it is computed again at each look, and stopping when the posterior says so
 costs nothing: under no change, the chance that the odds of a change ever reach 19 is at most one in 19 times their
 prior (Ville's inequality).
 """

@@ -43,7 +43,7 @@ class ScalingLaw:
     """Gunther's law: speed = size / (1 + serial (size - 1) + crosstalk size (size - 1)); Amdahl's with no crosstalk.
 
     `peak` is the size of largest speed, None without crosstalk. Intervals by fitting again with the noise seen added
-    anew; None without repeats.
+    again; None without repeats.
     """
 
     serial: float

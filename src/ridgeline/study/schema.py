@@ -454,7 +454,7 @@ class StudyForm(Form):
     version: Annotated[Literal[1], Accepts("1, the version this Ridgeline reads")] = Field(
         description="The version of this format: 1."
     )
-    name: Annotated[str, Accepts("text of letters, digits, dots, dashes and underscores, at most 100")] = Field(
+    name: Annotated[str, Accepts("letters, digits, dots, dashes and underscores, at most 100")] = Field(
         description="A short name; it becomes a folder's name.", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )
     question: str = Field(default="", description="The question in words, shown on top of the report.")
@@ -517,7 +517,7 @@ class StudyForm(Form):
         default=None, description="Rules of a task that somebody else set: what is forbidden and what is fixed."
     )
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
-        default=NotifyForm.model_construct(), description="Whom to tell that the campaign has ended, and how."
+        default=NotifyForm.model_construct(), description="Who is told that the campaign has ended, and how."
     )
     builds: Annotated[BuildsForm | None, DefaultText("nothing is built")] = Field(
         default=None, description="How variants of the program are built."

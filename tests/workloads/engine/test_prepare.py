@@ -241,7 +241,7 @@ def test_a_baked_cache_of_another_release_is_baked_anew_and_says_so(tmp_path: Pa
     said = (baked / "done").read_text()
     (baked / "done").write_text(said.replace("0.5.15.post1", "0.5.14"))
     run_for_real(workload, asked, tmp_path / "two")
-    assert "was baked by release 0.5.14, this is 0.5.15.post1: baked anew" in (tmp_path / "two" / "stderr").read_text()
+    assert "was baked by release 0.5.14, this is 0.5.15.post1: baked again" in (tmp_path / "two" / "stderr").read_text()
     assert "compiling kernels" in (tmp_path / "two" / "prepare.log").read_text()
     assert (baked / "done").read_text().count("0.5.15.post1") == 1
 

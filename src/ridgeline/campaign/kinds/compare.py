@@ -91,7 +91,7 @@ class ComparisonQuestion(GivenSettings[ConfirmationVerdict]):
         }
 
     def headline(self, study: Study, history: History, verdict: ConfirmationVerdict, answer: Answer) -> str:
-        """Said anew, with before and after: comparisons once spoke of a baseline."""
+        """Said again, with before and after: comparisons once spoke of a baseline."""
         if (judged := verdict.spoken_of) is None:
             return verdict.headline
         text = _headline(judged, judged_text(study, history, judged, "A"))

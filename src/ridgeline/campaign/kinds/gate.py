@@ -391,7 +391,7 @@ class ReferenceFile:
     @classmethod
     def read(cls, path: Path) -> ReferenceFile:
         """InputError says what is wrong with the file, and how to make one."""
-        anew = "measure it anew with --update"
+        anew = "measure it again with --update"
         try:
             content = json.loads(path.read_text())
         except FileNotFoundError:

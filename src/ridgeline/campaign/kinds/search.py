@@ -341,7 +341,7 @@ class SearchQuestion(CampaignKind[ConfirmationVerdict]):
     def sides(
         self, study: Study, history: History, verdict: ConfirmationVerdict | None
     ) -> tuple[Reference, Candidate | None]:
-        label, short = "the setting", "best"
+        label, short = "the recommended setting", "best"
         if verdict is not None and verdict.winner is None and (judged := verdict.spoken_of) is not None:
             ranked = scores.ranking(study, history)
             favourite = bool(ranked) and point_key(ranked[0][0]) == judged.candidate

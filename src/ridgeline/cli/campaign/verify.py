@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,7 +61,19 @@ def _verification_lines(found: Verification) -> Iterable[str]:
         yield f"  {_where(each)}: {each.what}: stated {_value(each.stated)}, found {_value(each.found)}"
     if found.unchecked:
         yield "not checkable:"
-        yield from (f"  {_where(each)}: {each.why}" for each in found.unchecked)
+        yield from _unchecked_lines(found.unchecked)
+
+
+def _unchecked_lines(unchecked: Sequence[Unchecked]) -> Iterable[str]:
+    """What several runs cannot show for the same reason is one line."""
+    alike: dict[tuple[str, str], list[Unchecked]] = {}
+    for each in unchecked:
+        alike.setdefault((Path(each.file).name, each.why), []).append(each)
+    for (name, why), those in alike.items():
+        if len(those) == 1:
+            yield f"  {_where(those[0])}: {why}"
+        else:
+            yield f"  {name} of runs {', '.join(str(each.run) for each in those)}: {why}"
 
 
 def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:

@@ -114,7 +114,7 @@ def curves(figure: CurveFigure, key: str, study: Study, history: History, unit: 
 
 def _front(figure: CurveFigure, key: str) -> PlotFigure:
     """Settings by two goals: those that no other beats in both are joined."""
-    looks = {"the baseline": BASELINE, "the setting": WINNER}
+    looks = {"the baseline": BASELINE, "the recommended setting": WINNER}
     first, *others = figure.curves
     forms = ((first, SEARCH, "both"), *((curve, OTHER, "points") for curve in others))
     series = tuple(

@@ -55,7 +55,7 @@ def _where(study: Study, history: History) -> Iterator[str]:
             del kinds[kind]
             break
     if kinds:
-        yield f"{count(kinds.total(), 'failure')} without a pattern ({', '.join(kinds)}): see each by itself."
+        yield f"{count(kinds.total(), 'failure')} ({', '.join(kinds)}) not explained by any knob."
 
 
 def _kind(run: Run) -> str:

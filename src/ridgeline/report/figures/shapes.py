@@ -179,7 +179,7 @@ class ParallelFigure:
     says: str
     axes: tuple[ParallelAxis, ...]
     lines: tuple[ParallelLine, ...]
-    chosen: str = "the setting"  # what the line of the answer's setting is called
+    chosen: str = "the recommended setting"  # what the line of the answer's setting is called
     notes: tuple[str, ...] = ()
 
 

@@ -279,7 +279,7 @@ class ServiceFolder(ServiceHistory):
             return ""
 
     def began_s(self, member: Member) -> float:
-        """When its job began to run, on the clock of the wall: it writes its address then. 0 before that."""
+        """When its job began to run (wall-clock time): it writes its address then. 0 before that."""
         try:
             return (self.of(member) / ADDRESS_FILE).stat().st_mtime
         except OSError:

@@ -32,7 +32,7 @@ class Started:
     ticket: str = ""
     ended: str = ""  # why, once its end was seen
     ready: bool = False
-    at_s: float = 0.0  # when it was planned, as all times of the journal on the clock of the wall
+    at_s: float = 0.0  # when it was planned, wall-clock time, as all times of the journal
     ready_at_s: float = 0.0
     trial: bool = False  # by `restart --canary`, with settings that were not accepted
 

@@ -1,6 +1,6 @@
 """A service as Kubernetes manifests: LeaderWorkerSets of servers, or one DisaggregatedSet, and the router before them.
 
-A LeaderWorkerSet keeps groups of pods, one group a server: a pod for each of its nodes, all of them made anew when one
+A LeaderWorkerSet keeps groups of pods, one group a server: a pod for each of its nodes, all of them made again when one
 fails. A DisaggregatedSet keeps one such set for each role and changes them together. Both are of the LWS project
 (leaderworkerset.x-k8s.io/v1 and disaggregatedset.x-k8s.io/v1, the latter from its release 0.9 on).
 """

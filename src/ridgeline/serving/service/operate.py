@@ -336,7 +336,7 @@ class Operator:
         deadline = time.monotonic() + limit_s
         waiting, said = list(members), ""
         while waiting:
-            self.refresh()  # `keep` may have started one of them anew
+            self.refresh()  # `keep` may have started one of them again
             for member in list(waiting):
                 url = self.folder.url(member)
                 if self.is_ready(member):

@@ -77,7 +77,7 @@ class KvInFlight:
 
 @dataclass(slots=True)
 class SglangTally(LogTally):
-    """All that a log said. What the measured part is summed from begins anew at the benchmark mark."""
+    """All that a log said. What the measured part is summed from begins again at the benchmark mark."""
 
     # what the processes of a server print when it is asked to stop
     echoes = ("child-died", "signal", "exception", "host-oom")

@@ -1,7 +1,7 @@
 """What vLLM chooses where nobody says, by release, and what its share of a GPU's memory means to us.
 
 `gpu_memory_utilization` is a share of the whole GPU and holds activations too, which vLLM measures when it starts;
-SGLang's fraction, in which we reckon, holds weights and KV.
+SGLang's fraction, which we use, holds weights and KV.
 """
 
 from __future__ import annotations

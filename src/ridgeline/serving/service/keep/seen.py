@@ -74,7 +74,7 @@ class Seen:
                 known[1].poll(*arguments, clean, poll.prompts_s, late)
 
     def forget(self, name: str) -> None:
-        """It is started anew."""
+        """It is started again."""
         self.watch.forget(name)
         self._canaries.pop(name, None)
 

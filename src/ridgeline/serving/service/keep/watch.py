@@ -1,7 +1,7 @@
 """What a row of polls of a server means: it is well, dead, hung, slower than its peers, or near the end of its KV.
 
 Nothing is decided from one poll. A server is judged by what its engine makes, never by what its /health says; and not
-at all while it is drained, restarted or tried, nor by counters that began anew.
+at all while it is drained, restarted or tried, nor by counters that began again.
 
 Slow is who makes far fewer tokens than the others (`_SLOW`) in time in which no request was at its prompt, or whose
 canaries take `_LATE_TIMES` as long where no prompt was in their way. A prompt is work, however long it is.
@@ -314,7 +314,7 @@ class Watch:
             if (poll.suspended and not poll.ended) or (before.made or 0.0) > (
                 poll.made if poll.made is not None else math.inf
             ):
-                self.forget(name)  # its counters began anew, or what it makes is not to be compared with what it made
+                self.forget(name)  # its counters began again, or what it makes is not to be compared with what it made
             row = self._polls.setdefault(name, deque())
             row.append(poll)
             while row[-1].at_s - row[0].at_s > _WINDOW_S:
@@ -341,7 +341,7 @@ class Watch:
         return self._hung(name) or slow or self._kv(name)
 
     def forget(self, name: str) -> None:
-        """It was started anew: what was seen of it before says nothing."""
+        """It was started again: what was seen of it before says nothing."""
         for kept in (self._polls, self._quiet, self._decoding):
             kept.pop(name, None)
 

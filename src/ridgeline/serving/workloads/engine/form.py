@@ -110,7 +110,7 @@ _Limits = Annotated[
 
 
 class EngineForm(Form):
-    """A serving engine: each trial starts it anew, measures it, stops it, and proves what was applied.
+    """A serving engine: each trial starts a fresh one, measures it, stops it, and proves what was applied.
 
     Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself.
     """

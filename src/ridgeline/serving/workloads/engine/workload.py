@@ -1,4 +1,4 @@
-"""A serving engine as a workload: each trial starts it anew, measures it, stops it, and proves what was applied.
+"""A serving engine as a workload: each trial starts a fresh one, measures it, stops it, and proves what was applied.
 
 A run folder holds `session.json` (what is done), `engine.sh` (the exact command of the engine on each node), one
 `prepare-STEP.sh` for each one-time step, and after the run `engine.log`, `measured.json` and, of a served run,

@@ -160,7 +160,7 @@ class Preparation:
         release = str(self.measured.get("engine_version") or "")
         baked = Manifest.of(kept)
         if baked is not None and baked.release != release:
-            say(f"ridgeline: {kept} was baked by release {baked.release}, this is {release}: baked anew")
+            say(f"ridgeline: {kept} was baked by release {baked.release}, this is {release}: baked again")
             baked = None
         if baked is None:
             started = time.monotonic()
