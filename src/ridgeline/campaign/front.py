@@ -65,7 +65,9 @@ def front_figures(study: Study, history: History, chosen: Point | None) -> tuple
     found = front(study, history)
     if study.second_goal is None or len(found) < _FEWEST_DRAWN:
         return ()
-    special = {point_key(study.baseline): "the baseline"} | (
+    special = {point_key(study.baseline): "the baseline"}
+    if chosen:
+        special[point_key(chosen)] = "the recommended setting"
         {point_key(chosen): "the recommended setting"} if chosen else {}
     )
     curves: dict[str, list[CurvePoint]] = {"on the front": [], "behind it, or within the noise": []}
