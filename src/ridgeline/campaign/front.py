@@ -68,8 +68,6 @@ def front_figures(study: Study, history: History, chosen: Point | None) -> tuple
     special = {point_key(study.baseline): "the baseline"}
     if chosen:
         special[point_key(chosen)] = "the recommended setting"
-        {point_key(chosen): "the recommended setting"} if chosen else {}
-    )
     curves: dict[str, list[CurvePoint]] = {"on the front": [], "behind it, or within the noise": []}
     for one in found:
         point = CurvePoint(one.second.value, one.first.value, one.first.low, one.first.high)
