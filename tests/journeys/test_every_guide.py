@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -118,6 +119,7 @@ def run(command: str, home: Path) -> subprocess.CompletedProcess[str]:
     if watches:
         assert process.stdout is not None
         first = process.stdout.readline()
+        urlopen(first.strip(), timeout=600).close()  # from its first answer on it minds signals, whoever ignored them
         process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=600)
     return subprocess.CompletedProcess(command, process.returncode, first + out, errors)

@@ -17,6 +17,7 @@ from ridgeline.campaign.assembly import assemble_campaign, assemble_folder
 from ridgeline.campaign.check import check_study
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.errors import InputError, StoreError
+from ridgeline.report.live.access import SHORTEST_TOKEN
 from ridgeline.report.live.server import _body, token_from
 from ridgeline.study.history import read_history
 from ridgeline.study.instructions import LARGEST_BYTES, waiting_instructions
@@ -277,3 +278,22 @@ def test_only_watch_pays_for_the_server() -> None:
     code = "import sys; from ridgeline.cli.main import command_named; command_named('watch'), command_named('status'); "
     code += "sys.exit(bool({'starlette', 'uvicorn', 'anyio'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_token_outlives_the_page_and_is_read_by_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    file = tmp_path / "state/ridgeline/watch-token"
+    first = token_from(None, "127.0.0.1")
+    assert token_from(None, "127.0.0.1") == first == file.read_text().strip()
+    assert file.stat().st_mode & 0o077 == 0
+    file.chmod(0o644)
+    second = token_from(None, "127.0.0.1")
+    assert second != first and file.stat().st_mode & 0o077 == 0, "others may have read it"
+    file.write_text("short\n")
+    assert token_from(None, "127.0.0.1") not in ("short", second)
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nowhere")
+    assert len(token_from(None, "127.0.0.1")) >= SHORTEST_TOKEN, (
+        "where nothing can be kept there is a page all the same"
+    )

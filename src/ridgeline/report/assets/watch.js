@@ -42,7 +42,9 @@ source.addEventListener("sections", event => {
   if (sections.state) ended();
   if ("buttons" in sections) byId("steering").hidden = !sections.buttons;
 });
-source.onerror = () => away("The connection to `ridgeline watch` is lost; what you see may be old. Reconnecting.");
+source.onerror = () => away(
+  "The connection to `ridgeline watch` is lost; what you see may be old. This page comes back when it is started again " +
+  "on the same port; on another, the address is the first line that it prints.");
 
 // the whole report takes a while to draw: only where somebody looks, not too often, and not under their hand
 const AGAIN_MS = 15000;

@@ -58,10 +58,11 @@ def study_page(slug: str, now: Snapshot, knobs: tuple[Knob, ...], start: Point, 
     )
     body = (
         f"<header><div class=top><h1>{escape(now.name)}</h1>{links}</div>"
-        f"<p class=question>{escape(now.question)}</p><div id=state role=status>{drawn['state']}</div></header>"
+        f"<p class=question>{escape(now.question)}</p><div id=state role=status>{drawn['state']}</div>"
+        f"<div id=buttons>{drawn['buttons']}</div><p id=answer role=status></p></header>"
         f"{_SCRIPTLESS}<p id=away class='note bad' hidden></p><div class=lead>"
         f"<div id=headline>{drawn['headline']}</div><div id=gauges class=card>{drawn['gauges']}</div></div>"
-        f"{panels}{_steering(drawn['buttons'], knobs, start)}<div id=told>{drawn['told']}</div>"
+        f"{_steering(knobs, start, bool(drawn['buttons']))}<div id=told>{drawn['told']}</div>{panels}"
         # the whole report, drawn when it is opened; as a stranger, whose scripts can do nothing here
         f"<section class=card><details id=report data-from='/study/{escape(slug)}/report'><summary>Every figure: the "
         "report as of now</summary><iframe title=report sandbox=allow-scripts></iframe></details></section>"
@@ -83,19 +84,19 @@ def _framed(title: str, base: str, body: str) -> str:
     return f"{head}<body class=live data-base='{escape(base)}'><main>{body}</main></body></html>"
 
 
-def _steering(buttons: str, knobs: tuple[Knob, ...], start: Point) -> str:
-    hidden = "" if buttons else " hidden"
+def _steering(knobs: tuple[Knob, ...], start: Point, shown: bool) -> str:
+    hidden = "" if shown else " hidden"
     wish = (
         "<details><summary>Try a setting</summary><form data-act=try>"
         f"<div class=fields>{knob_fields(knobs, start)}</div><button>Try it</button></form></details>"
     )
     return (
-        f"<section class=card id=steering{hidden}><div id=buttons>{buttons}</div>{wish if knobs else ''}"
+        f"<section class=card id=steering{hidden}>{wish if knobs else ''}"
         "<details><summary>Extend the budget</summary><form data-act=extend><div class=fields>"
         "<label><span>more trials</span><input data-more=trials autocomplete=off></label>"
         "<label><span>more hours</span><input data-more=wall_s data-times=3600 autocomplete=off></label>"
         "<label><span>more node-hours</span><input data-more=node_hours autocomplete=off></label>"
-        "</div><button>Extend</button></form></details><p id=answer role=status></p></section>"
+        "</div><button>Extend</button></form></details></section>"
     )
 
 

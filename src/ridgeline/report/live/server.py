@@ -232,21 +232,44 @@ def _answer(status: int, told: str) -> Response:
 # from an address and a port to a server that runs until it is stopped
 
 
+def _is_token(text: str) -> bool:
+    return len(text) >= SHORTEST_TOKEN and text.isascii() and text.replace("-", "").replace("_", "").isalnum()
+
+
 def token_from(file: Path | None, host: str) -> str:
-    """The token in this file, or a new one. InputError for an address that others reach without a token of your own."""
+    """The token in this file, or the user's own, which stays the same: bookmarks and open pages outlive a restart.
+
+    InputError for an address that others reach without a token that somebody chose for it.
+    """
     if file is None:
         if host not in LOOPBACK:
             raise InputError(
                 f"--host {host}: others can reach that address; put a token of your own into a file (umask 077; "
                 "openssl rand -hex 16 > FILE) and name it with --token-file. Or stay on 127.0.0.1 and use ssh -L"
             )
-        return secrets.token_urlsafe(24)
+        return _kept_token(Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state") / "ridgeline" / "watch-token")
     try:
         token = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: the token cannot be read ({error}); name another --token-file") from None
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.replace("-", "").replace("_", "").isalnum():
+    if not _is_token(token):
         raise InputError(f"{file}: a token has at least {SHORTEST_TOKEN} letters, digits, - or _ and nothing else")
+    return token
+
+
+def _kept_token(file: Path) -> str:
+    """What an earlier page had, as long as nobody else can read it; else a new one, kept where that is possible."""
+    token = secrets.token_urlsafe(24)
+    try:
+        file = file.expanduser()
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if file.is_file() and not file.stat().st_mode & 0o077 and _is_token(kept := file.read_text().strip()):
+            return kept
+        file.unlink(missing_ok=True)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(f"{token}\n")
+    except (OSError, RuntimeError, UnicodeDecodeError):
+        pass  # no home, or none that can be written: this page's token is good until it ends
     return token
 
 
