@@ -282,14 +282,13 @@ def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> Non
     assert peak < 25_000_000, "a block of lines and its rows, never the log"
 
 
-def test_the_timeline_stays_short_however_long_the_log_is() -> None:
+def test_the_course_of_the_queue_stays_short_however_long_the_log_is() -> None:
     tally = ServedTally()
     for second in range(100_000):
-        row = ServedSecond(lines=1, decodes=1, running=second // 1000, queued=7, kv_share=0.5, decode_tok_s=100.0)
-        tally.add(float(second), row)
-    timeline = tally.timeline()
-    assert 100 <= len(timeline) <= 240
-    assert timeline[0].running < 1 and timeline[-1].running > 98 and all(m.queued == 7 for m in timeline)
+        tally.add(float(second), ServedSecond(lines=1, decodes=1, queued=second // 1000))
+    queue = tally.queue_over_time()
+    assert 100 <= len(queue) <= 240
+    assert queue[0] < 1 and queue[-1] > 98 and queue == sorted(queue)
 
 
 def test_vllm_rows_add_up() -> None:

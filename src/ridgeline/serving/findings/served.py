@@ -5,15 +5,16 @@ A healthy log has something to say too: how busy the engine was, and what would 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure, knob
 from ridgeline.records.finding import KnobToTry
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.base import ServingEngine, engine_named
 from ridgeline.serving.engines.failures import NextValues, leading_cause
-from ridgeline.serving.engines.served import ServedMoment, ServedTally, ServedTotals
+from ridgeline.serving.engines.served import LogTally, ServedTally, ServedTotals
 
 _MUCH = 0.25  # of the working time, from which on something is called the limit
 _MOST_GRAPHS = 4096
@@ -132,12 +133,11 @@ def _limit(served: Served) -> tuple[str, str, float | None]:
 
 def queue_growth(served: Served) -> Iterator[RawFinding]:
     """The queue at the end of the log is far longer than at its beginning: more came in than was served."""
-    timeline = served.tally.timeline()
-    if len(timeline) < 8 or not served.line("waiting"):
+    queue = served.tally.queue_over_time()
+    if len(queue) < 8 or not served.line("waiting"):
         return
-    quarter = len(timeline) // 4
-    early, late = _mean_queue(timeline[:quarter]), _mean_queue(timeline[-quarter:])
-    half = _mean_queue(timeline[quarter : 2 * quarter])
+    quarter = len(queue) // 4
+    early, half, late = map(fmean, (queue[:quarter], queue[quarter : 2 * quarter], queue[-quarter:]))
     if late < 10 or late < 2 * max(1.0, early) or late < half:
         return
     yield RawFinding(
@@ -149,10 +149,6 @@ def queue_growth(served: Served) -> Iterator[RawFinding]:
         knobs=served.knobs("cap"),
         key=f"{served.engine}.queue-growth",
     )
-
-
-def _mean_queue(moments: tuple[ServedMoment, ...]) -> float:
-    return sum(m.queued for m in moments) / len(moments)
 
 
 def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
@@ -179,14 +175,13 @@ def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
     return tuple(figures)
 
 
-def failure_claims(
-    engine: ServingEngine, failures: Sequence[tuple[str, bool, int]], last_work_line: int, knobs: EngineKnobs
-) -> Iterator[RawFinding]:
-    """One claim for the cause of a failed run, from (kind, whether the engine was ready, line).
+def failure_claims(engine: ServingEngine, log: LogTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
+    """One claim for the cause of a failed run.
 
-    An exception after which the engine went on working (up to `last_work_line`) was handled and is no failure.
+    An exception after which the engine went on working was handled and is no failure.
     """
-    found = leading_cause(f for f in failures if f[0] != "exception" or f[2] > last_work_line)
+    failures = ((kind, ready, line) for (kind, ready), line in log.failures.items())
+    found = leading_cause(f for f in failures if f[0] != "exception" or f[2] > log.last_work_line)
     if found is None:
         return
     kind, failure, line = found
@@ -195,9 +190,8 @@ def failure_claims(
     yield RawFinding(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)
 
 
-def told_to_stop(engine: ServingEngine, line: int) -> Iterator[RawFinding]:
-    """From the line that says so, or 0."""
-    if line:
+def told_to_stop(engine: ServingEngine, log: LogTally) -> Iterator[RawFinding]:
+    if log.stop_line:
         advice = "Nothing to do: what its processes say to each other after that line is the stop, not a crash."
         claim, key = "the server was told to stop", f"{engine.name}.stopped"
-        yield RawFinding(claim, (Quote(line),), advice, "note", key=key)
+        yield RawFinding(claim, (Quote(log.stop_line),), advice, "note", key=key)

@@ -9,7 +9,7 @@ from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, Sum
 from ridgeline.records.finding import Finding, Severity
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
-from ridgeline.serving.engines.sglang.tally import KvInFlight, SglangTally, tally_sglang_log
+from ridgeline.serving.engines.sglang.tally import SglangTally, tally_sglang_log
 from ridgeline.serving.findings.served import (
     EngineKnobs,
     Served,
@@ -31,8 +31,7 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     log = tally_sglang_log(lines)
     knobs = _knobs(log)
     served = Served(SGLANG.name, log.served, log.line, log.cap, SGLANG.running_flag, knobs.named, _offline(log))
-    failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
-    claims = [*failure_claims(SGLANG, failed, log.last_work_line, knobs)]
+    claims = [*failure_claims(SGLANG, log, knobs)]
     for rule in (
         _contaminated,
         _graphs,
@@ -46,7 +45,7 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
         _never_ready,
     ):
         claims += rule(log, knobs)
-    claims += told_to_stop(SGLANG, log.line("stop") if log.stop_line else 0)
+    claims += told_to_stop(SGLANG, log)
     held_up = _held_up_by_kv(log)
     return cited(
         source, log.texts(), [*claims, *held_up, *queue_growth(served), *([] if held_up else what_limits(served))]
@@ -201,7 +200,7 @@ def _chunks(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     severity: Severity = "note" if _offline(log) else "advice"
     key, tried = "sglang.prefill-starves-decode", knobs.named("chunk")
     if stretch.chunks >= 10 and chunk:
-        seconds = stretch.last_s - stretch.first_s if stretch.last_s and stretch.first_s else None
+        seconds = stretch.last_s - stretch.first_s if stretch.last_s and stretch.first_s else 0.0
         lasting = f" for {seconds:.0f} s" if seconds else ""
         claim = (
             f"{stretch.chunks} full prefill chunks of {chunk} tokens in a row{lasting}, while up to {stretch.running} "
@@ -268,13 +267,8 @@ def _held_up_by_kv(log: SglangTally) -> list[RawFinding]:
             key="sglang.kv-on-its-way",
         )
         for name, side, what, whose in sides
-        if _is_much(side) and log.line(name)
+        if side.many > 0 and side.many >= _MUCH * side.lines and log.line(name)
     ]
-
-
-def _is_much(side: KvInFlight) -> bool:
-    """Whether so many transfers were under way for so long that they count as the limit."""
-    return side.many > 0 and side.many >= _MUCH * side.lines
 
 
 def _notices(log: SglangTally, _: EngineKnobs) -> Iterator[RawFinding]:

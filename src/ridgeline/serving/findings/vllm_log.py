@@ -32,20 +32,11 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     release = parse_version(log.version) or VLLM.defaults.current
     knobs = EngineKnobs(VLLM.name, {"gpu_memory_utilization": usual_fraction(release), **log.args})
     served = Served(VLLM.name, log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
-    failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
-    claims = [*failure_claims(VLLM, failed, log.last_work_line, knobs)]
+    claims = [*failure_claims(VLLM, log, knobs)]
     for rule in (_preemptions, _pool, _cap, _hits, _starved):
         claims += rule(log, knobs)
-    return cited(
-        source,
-        log.texts(),
-        [
-            *claims,
-            *told_to_stop(VLLM, log.line("stop") if log.stop_line else 0),
-            *queue_growth(served),
-            *what_limits(served),
-        ],
-    )
+    claims += [*told_to_stop(VLLM, log), *queue_growth(served), *what_limits(served)]
+    return cited(source, log.texts(), claims)
 
 
 def _portray(lines: Iterable[str]) -> LogSummary:
