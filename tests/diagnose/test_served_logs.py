@@ -218,7 +218,7 @@ def test_blocks_and_single_lines_tell_the_same(path: Path) -> None:
     assert totals.eager == sum(d.cuda_graph is False for d in decodes)
     assert totals.starved == sum(bool(p.running) for p in prefills)
     assert tally.prompts.cached == sum(p.cached_tokens for p in prefills)
-    assert tally.cached_token_share == log.cached_token_share
+    assert tally.cached_token_share == log.cached_token_share()
     work = [*log.decodes, *log.prefills]
     assert tally.last_work_line == max([b.stamp.line for b in work] + [r.line for r in log.results], default=0)
     for line, text in tally.texts().items():
