@@ -13,12 +13,13 @@ from ridgeline import catalog
 from ridgeline.diagnose.base import Analyzer, diagnose
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.records.finding import Finding
-from ridgeline.serving.engines.served import ServedSecond, ServedTally
+from ridgeline.serving.engines.served import LogTally, ServedSecond, ServedTally
+from ridgeline.serving.engines.sglang.engine import SGLANG as ENGINE
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.engines.sglang.tally import tally_sglang_log
 from ridgeline.serving.engines.vllm.log import tally_vllm_log
 from ridgeline.serving.findings import vllm_log
-from ridgeline.serving.findings.served import Served, queue_growth, served_figures, what_limits
+from ridgeline.serving.findings.served import EngineKnobs, queue_growth, served_figures, what_limits
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SERVED = next((ROOT / "examples/05-sglang-h200/results/llama-8b-serve/runs").glob("0001-*/engine.log"))
@@ -140,8 +141,7 @@ def test_what_limits_a_server() -> None:
 )
 def test_a_quarter_of_the_working_time_makes_a_limit(of: dict[str, int], limit: str, share: float | None) -> None:
     tally = tallied(of)
-    served = Served("sglang", tally, lambda name: 3, 64, "--max-running-requests", lambda name: ())
-    (found,) = what_limits(served)
+    (found,) = what_limits(ENGINE, LogTally(tally, 64, {"limits": (3, "")}))
     assert found.claim.startswith(limit) and found.share == (share and pytest.approx(share))
     graphs = 100 - of.get("eager", 0)
     assert "16 requests ran at once (at most 30 of 64); the KV pool was 50% full (at most 70%); " in found.claim
@@ -181,9 +181,8 @@ def test_a_queue_has_grown_when_its_last_quarter_is_twice_the_first(queue: Calla
     tally = ServedTally()
     for at in range(80):
         tally.add(float(at), ServedSecond(1, 1, queued=queue(at), waiting=queue(at) > 0))
-    lines = {"waiting": 4, "last-waiting": 79}
-    served = Served("sglang", tally, lambda name: lines.get(name, 0), 64, "--cap", lambda name: ())
-    found = list(queue_growth(served))
+    log = LogTally(tally, 64, {"waiting": (4, ""), "last-waiting": (79, "")})
+    found = list(queue_growth(ENGINE, log, EngineKnobs("sglang", {})))
     assert [claim.claim.partition(" waiting")[0] for claim in found] == ([f"the queue grew {grows}"] if grows else [])
     assert [[quote.line for quote in claim.quotes] for claim in found] == ([[4, 79]] if grows else [])
 

@@ -140,7 +140,8 @@ def _halved(counts: Counter[int]) -> Counter[int]:
 
 @dataclass(slots=True)
 class LogTally:
-    """What every engine's log is summed up in. `quotes` are lines worth showing: name -> line number and text.
+    """What every engine's log is summed up in. `cap`: the running requests that one attention group may have. `quotes`
+    are lines worth showing: name -> line number and text.
 
     `failures` are (kind, whether the engine was ready) -> line; `echoes` the kinds that an engine which was asked to
     stop prints on its way.
@@ -149,6 +150,7 @@ class LogTally:
     echoes: ClassVar[tuple[str, ...]] = ()
 
     served: ServedTally = field(default_factory=ServedTally)
+    cap: int | None = None
     quotes: dict[str, tuple[int, str]] = field(default_factory=dict)
     failures: dict[tuple[str, bool], int] = field(default_factory=dict)
     last_work_line: int = 0

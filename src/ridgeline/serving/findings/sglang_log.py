@@ -12,7 +12,6 @@ from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.tally import SglangTally, tally_sglang_log
 from ridgeline.serving.findings.served import (
     EngineKnobs,
-    Served,
     failure_claims,
     queue_growth,
     served_figures,
@@ -30,7 +29,6 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one engine's or server's log, in one pass and constant memory."""
     log = tally_sglang_log(lines)
     knobs = _knobs(log)
-    served = Served(SGLANG.name, log.served, log.line, log.cap, SGLANG.running_flag, knobs.named, _offline(log))
     claims = [*failure_claims(SGLANG, log, knobs)]
     for rule in (
         _contaminated,
@@ -47,9 +45,10 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
         claims += rule(log, knobs)
     claims += told_to_stop(SGLANG, log)
     held_up = _held_up_by_kv(log)
-    return cited(
-        source, log.texts(), [*claims, *held_up, *queue_growth(served), *([] if held_up else what_limits(served))]
-    )
+    claims += [*held_up, *queue_growth(SGLANG, log, knobs)]
+    if not held_up:
+        claims += what_limits(SGLANG, log, offline=_offline(log))
+    return cited(source, log.texts(), claims)
 
 
 def _portray(lines: Iterable[str]) -> LogSummary:

@@ -14,7 +14,6 @@ from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.serving.engines.vllm.log import VllmTally, tally_vllm_log
 from ridgeline.serving.findings.served import (
     EngineKnobs,
-    Served,
     failure_claims,
     queue_growth,
     served_figures,
@@ -31,11 +30,10 @@ def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     log = tally_vllm_log(lines)
     release = parse_version(log.version) or VLLM.defaults.current
     knobs = EngineKnobs(VLLM.name, {"gpu_memory_utilization": usual_fraction(release), **log.args})
-    served = Served(VLLM.name, log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
     claims = [*failure_claims(VLLM, log, knobs)]
     for rule in (_preemptions, _pool, _cap, _hits, _starved):
         claims += rule(log, knobs)
-    claims += [*told_to_stop(VLLM, log), *queue_growth(served), *what_limits(served)]
+    claims += [*told_to_stop(VLLM, log), *queue_growth(VLLM, log, knobs), *what_limits(VLLM, log, fewest_lines=3)]
     return cited(source, log.texts(), claims)
 
 

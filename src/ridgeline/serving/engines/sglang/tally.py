@@ -87,7 +87,6 @@ class SglangTally(LogTally):
     settings: Mapping[str, object] = field(default_factory=dict)
     settings_complete: bool = False
     limits: Limits | None = None
-    cap: int | None = None
     pool: KvPool | None = None
     largest_graph: int | None = None
     least_beyond: int = 0

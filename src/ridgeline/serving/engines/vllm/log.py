@@ -247,11 +247,6 @@ class VllmTally(LogTally):
     prefix_hit_share: float = 0.0
     rows: int = 0
 
-    @property
-    def cap(self) -> int | None:
-        cap = self.args.get("max_num_seqs")
-        return cap if isinstance(cap, int) and not isinstance(cap, bool) else None
-
 
 def tally_vllm_log(lines: Iterable[str]) -> VllmTally:
     """Sum up a log; torn or foreign text gives less, never an error."""
@@ -279,6 +274,8 @@ class _Tallying(VllmLog):
         if self.args and not known_args:
             self.tally.version = self.version  # which comes before what it was started with
             self.tally.args = self.args
+            cap = self.args.get("max_num_seqs")
+            self.tally.cap = cap if isinstance(cap, int) and not isinstance(cap, bool) else None
             self._quote("limits")
         if len(self.kv_caches) > known_caches:
             self.tally.caches = self.kv_caches
