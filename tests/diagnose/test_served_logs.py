@@ -216,7 +216,7 @@ def test_blocks_and_single_lines_tell_the_same(path: Path) -> None:
     assert totals.decode_tok_s == pytest.approx(sum(d.gen_tok_s or 0 for d in decodes))
     assert totals.eager == sum(d.cuda_graph is False for d in decodes)
     assert totals.starved == sum(bool(p.running) for p in prefills)
-    assert tally.prompts.cached == sum(p.cached_tokens for p in prefills)
+    assert tally.cached_tokens == sum(p.cached_tokens for p in prefills)
     assert tally.cached_token_share == log.cached_token_share()
     work = [*log.decodes, *log.prefills]
     assert tally.last_work_line == max([b.stamp.line for b in work] + [r.line for r in log.results], default=0)
@@ -240,7 +240,7 @@ def test_blocks_and_single_lines_tell_the_same_of_a_damaged_log(seed: int) -> No
     assert (totals.decodes, totals.prefills) == (len(log.decodes), len(log.prefills))
     assert totals.running == sum(d.running for d in log.decodes)
     assert totals.decode_tok_s == pytest.approx(sum(d.gen_tok_s or 0 for d in log.decodes))
-    assert tally.prompts.new == sum(p.new_tokens for p in log.prefills)
+    assert tally.new_tokens == sum(p.new_tokens for p in log.prefills)
 
 
 def test_batch_lines_of_other_releases_and_of_ranks_count_too() -> None:

@@ -67,18 +67,6 @@ class ServedTotals(_Sums):
         """Of the time in which there was work; None where the log has no times, or too few."""
         return min(1.0, seconds / self.busy_s) if self.busy_s > 0 else None
 
-    @property
-    def mean_running(self) -> float:
-        return self.running / self.decodes if self.decodes else 0.0
-
-    @property
-    def mean_kv_share(self) -> float:
-        return self.kv_share / self.decodes if self.decodes else 0.0
-
-    @property
-    def mean_decode_tok_s(self) -> float:
-        return self.decode_tok_s / self.decodes if self.decodes else 0.0
-
 
 @dataclass(slots=True)
 class ServedTally:

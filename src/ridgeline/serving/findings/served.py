@@ -76,9 +76,9 @@ def what_limits(
 
 def _usage(engine: ServingEngine, log: LogTally) -> str:
     totals = log.served.totals
-    parts = [f"{totals.mean_running:.0f} requests ran at once (at most {totals.most_running}"]
+    parts = [f"{totals.running / totals.decodes:.0f} requests ran at once (at most {totals.most_running}"]
     parts[0] += f" of {log.cap})" if log.cap else ")"
-    parts.append(f"the KV pool was {totals.mean_kv_share:.0%} full (at most {totals.peak_kv_share:.0%})")
+    parts.append(f"the KV pool was {totals.kv_share / totals.decodes:.0%} full (at most {totals.peak_kv_share:.0%})")
     if totals.eager < totals.decodes and engine.logs_graphs:
         parts.append(f"{1 - totals.eager / totals.decodes:.0%} of decode lines used CUDA graphs")
     split = [(totals.decode_s, "decode"), (totals.prefill_s, "prefill"), (totals.idle_s, "idle")]
@@ -139,10 +139,10 @@ def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
     if not totals.decodes:
         return ()
     figures = [
-        SummaryFigure("decode rate, mean", totals.mean_decode_tok_s, unit_of("output_tok_s")),
-        SummaryFigure("running requests, mean", totals.mean_running),
+        SummaryFigure("decode rate, mean", totals.decode_tok_s / totals.decodes, unit_of("output_tok_s")),
+        SummaryFigure("running requests, mean", totals.running / totals.decodes),
         SummaryFigure("running requests, most", totals.most_running),
-        SummaryFigure("KV pool, mean", totals.mean_kv_share, "share"),
+        SummaryFigure("KV pool, mean", totals.kv_share / totals.decodes, "share"),
         SummaryFigure("KV pool, peak", totals.peak_kv_share, "share"),
         SummaryFigure("lines with requests waiting", totals.waiting / totals.decodes, "share"),
         SummaryFigure("lines without a CUDA graph", totals.eager / totals.decodes, "share"),

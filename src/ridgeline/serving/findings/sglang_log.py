@@ -72,11 +72,9 @@ def _tokens(log: SglangTally) -> float:
 
 
 def _knobs(log: SglangTally) -> EngineKnobs:
-    said = dict(log.settings)
-    said.setdefault("max_running_requests", log.cap)
-    if log.cap and not isinstance(said["max_running_requests"], int):
+    said = {**log.settings, "cuda_graph_max_bs": log.largest_graph}
+    if not isinstance(said.get("max_running_requests"), int):
         said["max_running_requests"] = log.cap
-    said["cuda_graph_max_bs"] = log.largest_graph
     if log.limits:
         said["chunked_prefill_size"] = log.limits.chunked_prefill_size
     return EngineKnobs(SGLANG.name, said)

@@ -119,18 +119,11 @@ class Retraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Compile:
-    """A line saying that kernels are being compiled or tuned at run time."""
-
-    stamp: Stamp
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Notice:
     """A line in which the engine says that it is not at its best.
 
-    `kind` is moe-untuned (no tuned kernel configuration for this GPU) or deprecated (a flag that will go).
+    `kind` is compile (kernels are being compiled or tuned at run time), moe-untuned (no tuned kernel configuration for
+    this GPU) or deprecated (a flag that will go).
     """
 
     stamp: Stamp
@@ -178,7 +171,6 @@ Fact = (
     | PrefillBatch
     | DecodeBatch
     | Retraction
-    | Compile
     | Notice
     | LogFailure
     | OfflineResult
@@ -198,7 +190,7 @@ class SglangLog:
     prefills: tuple[PrefillBatch, ...] = ()
     decodes: tuple[DecodeBatch, ...] = ()
     retractions: tuple[Retraction, ...] = ()
-    compiles: tuple[Compile, ...] = ()
+    notices: tuple[Notice, ...] = ()
     failures: tuple[LogFailure, ...] = ()
     results: tuple[OfflineResult, ...] = ()
     ready_line: int | None = None
@@ -280,6 +272,7 @@ _RETRACTED = re.compile(r"#retracted_reqs: ?(\d{1,9})", re.ASCII)
 
 _COMPILES = ("JIT compil", "JIT Pre-Compile", "Loading JIT ops", "DeepGEMM warmup", "AUTOTUNE ", "Try DeepGEMM JIT")
 _NOTICES = {
+    **dict.fromkeys(_COMPILES, "compile"),
     "Using default MoE kernel config": "moe-untuned",
     "is deprecated and will be removed in a future release. Use '": "deprecated",
 }
@@ -309,7 +302,7 @@ def read_sglang_log(lines: Iterable[str]) -> SglangLog:
         prefills=_all_of(PrefillBatch, facts),
         decodes=_all_of(DecodeBatch, facts),
         retractions=_all_of(Retraction, facts),
-        compiles=_all_of(Compile, facts),
+        notices=_all_of(Notice, facts),
         failures=_all_of(LogFailure, facts),
         results=_all_of(OfflineResult, facts),
         ready_line=marks.get("ready"),
@@ -409,10 +402,7 @@ class SglangReader:
             yield Mark(stamp, "ready")
         elif "SIGTERM received" in message:
             yield Mark(stamp, "stop")
-        elif any(word in message for word in _COMPILES):
-            yield Compile(stamp, message[:200])
-        elif any(word in message for word in _NOTICES):
-            kind = next(kind for word, kind in _NOTICES.items() if word in message)
+        elif kind := next((kind for word, kind in _NOTICES.items() if word in message), ""):
             yield Notice(stamp, kind, message[:300])
         else:
             yield from self._failure(stamp, message)

@@ -15,7 +15,6 @@ from ridgeline.diagnose.readers.lines import blocks_of, plain
 from ridgeline.serving.engines.failures import LogFailure
 from ridgeline.serving.engines.served import LogTally, ServedSecond
 from ridgeline.serving.engines.sglang.log import (
-    Compile,
     DecodeBatch,
     Fact,
     GraphCapture,
@@ -58,13 +57,6 @@ class _PrefillStretch:
 
 
 @dataclass(slots=True)
-class _PromptTokens:
-    new: int = 0
-    cached: int = 0
-    most_cached: int = 0
-
-
-@dataclass(slots=True)
 class KvInFlight:
     """Batch lines of a split server that tell how many requests have their KV under way, and those with many."""
 
@@ -80,7 +72,9 @@ class SglangTally(LogTally):
     # what the processes of a server print when it is asked to stop
     echoes = ("child-died", "signal", "exception", "host-oom")
 
-    prompts: _PromptTokens = field(default_factory=_PromptTokens)
+    new_tokens: int = 0  # of prompts
+    cached_tokens: int = 0
+    most_cached: int = 0  # of one prefill line
     longest: _PrefillStretch = field(default_factory=_PrefillStretch)
     fetching: KvInFlight = field(default_factory=KvInFlight)
     unsent: KvInFlight = field(default_factory=KvInFlight)
@@ -101,8 +95,8 @@ class SglangTally(LogTally):
 
     @property
     def cached_token_share(self) -> float | None:
-        prompt = self.prompts.new + self.prompts.cached
-        return self.prompts.cached / prompt if prompt else None
+        prompt = self.new_tokens + self.cached_tokens
+        return self.cached_tokens / prompt if prompt else None
 
 
 _QUOTED = 20_000  # characters of a line that are kept to be quoted
@@ -245,19 +239,19 @@ class _Tallying:
         self.tally.last_work_line = line
         if max(new, cached, beside) >= _TORN:
             return
-        second, prompts = self.second, self.tally.prompts
+        second, tally = self.second, self.tally
         if not second.prefills and not second.decodes:
             second.from_idle = beside == 0
         second.prefills += 1
-        prompts.new += new
-        prompts.cached += cached
-        if cached > prompts.most_cached:
-            prompts.most_cached = cached
+        tally.new_tokens += new
+        tally.cached_tokens += cached
+        if cached > tally.most_cached:
+            tally.most_cached = cached
             self.pending["cached"] = line
         if beside:
             second.starved += 1
             self.first("starved", line)
-            chunk = self.tally.limits.chunked_prefill_size if self.tally.limits else None
+            chunk = tally.limits.chunked_prefill_size if tally.limits else None
             if chunk is not None and chunk > 0 and new >= _FULL_CHUNK * chunk:
                 self._full_chunk(line, beside)
                 return
@@ -324,11 +318,9 @@ class _Tallying:
                 tally.retractions += 1
                 self.first("retraction", stamp.line)
                 self.pending["last-retraction"] = stamp.line
-            case Compile(stamp) if tally.measuring:
-                tally.late_compiles += 1
-                self.first("compile", stamp.line)
-            case Notice(stamp):
-                self.first(fact.kind, stamp.line)
+            case Notice(stamp, kind) if kind != "compile" or tally.measuring:
+                tally.late_compiles += kind == "compile"
+                self.first(kind, stamp.line)
             case OfflineResult():
                 tally.result = fact
                 tally.last_work_line = max(tally.last_work_line, fact.line)
@@ -345,7 +337,7 @@ class _Tallying:
         """The benchmark begins: what was summed up so far was its warm-up."""
         self.close_second()
         fresh = SglangTally()
-        for name in ("served", "prompts", "longest", "least_beyond", "most_beyond", "capped_kv_share", "late_compiles"):
+        for name in _MEASURED:
             setattr(self.tally, name, getattr(fresh, name))
         for name in _MEASURED_QUOTES:
             self.tally.quotes.pop(name, None)
@@ -360,6 +352,10 @@ def _seconds(stamp: bytes) -> float | None:
         return None
 
 
+_MEASURED = (
+    *("served", "new_tokens", "cached_tokens", "most_cached", "longest"),
+    *("least_beyond", "most_beyond", "capped_kv_share", "late_compiles"),
+)
 _MEASURED_QUOTES = (
     *("peak", "busiest", "eager", "beyond", "starved", "waiting", "last-waiting", "full", "capped", "cached"),
     *("stretch-start", "stretch-first", "stretch-last", "compile"),
