@@ -115,10 +115,8 @@ class EngineWorkloads:
     called = "engine"
 
     def names(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for engine, package in catalog.origins("engines").items():
-            found |= dict.fromkeys(workloads_of(engine), package)
-        return found
+        engines = catalog.origins("engines").items()
+        return {workload: package for engine, package in engines for workload in workloads_of(engine)}
 
     def part(self, name: str) -> Any:
         engine, _, ending = name.rpartition("-")

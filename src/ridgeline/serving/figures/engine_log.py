@@ -183,7 +183,6 @@ def _step_point(step: DecodeBatch) -> PlotPoint:
 
 
 def time_split(study: Study, history: History, answer: Answer) -> BarFigure | None:
-    """Where the wall time of a run went: engine start, CUDA graphs, the measured part, the rest."""
     rows = []
     for label, runs in settings_shown(study, history, answer):
         metrics = runs[-1].metrics
@@ -201,7 +200,6 @@ def time_split(study: Study, history: History, answer: Answer) -> BarFigure | No
 
 
 def power(logged: Sequence[EngineCourse]) -> PlotFigure | None:
-    """GPU power over the run, from the monitor's samples."""
     series = []
     for one in logged:
         try:

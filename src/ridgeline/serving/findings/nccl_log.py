@@ -55,10 +55,9 @@ def _sockets(log: NcclLog) -> Iterator[RawFinding]:
 
 
 def _ethernet(log: NcclLog) -> Iterator[RawFinding]:
-    links = {nic.link for nic in log.nics}
     wrong = [nic for nic in log.nics if nic.link in ("RoCE", "Ethernet")]
     right = [nic.name for nic in log.nics if nic.link == "IB"]
-    if not wrong or "IB" not in links:
+    if not wrong or not right:
         return
     names = ", ".join(nic.name for nic in wrong)
     yield RawFinding(

@@ -195,7 +195,6 @@ def _chunks(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
         "or --enable-mixed-chunk."
     )
     severity: Severity = "note" if _offline(log) else "advice"
-    key, tried = "sglang.prefill-starves-decode", knobs.named("chunk")
     if stretch.chunks >= 10 and chunk:
         seconds = stretch.last_s - stretch.first_s if stretch.last_s and stretch.first_s else 0.0
         lasting = f" for {seconds:.0f} s" if seconds else ""
@@ -203,13 +202,13 @@ def _chunks(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
             f"{stretch.chunks} full prefill chunks of {chunk} tokens in a row{lasting}, while up to {stretch.running} "
             "running requests got no token"
         )
-        quotes = (Quote(log.line("stretch-first")), Quote(log.line("stretch-last")))
-        yield RawFinding(claim, quotes, advice, severity, share, tried, key)
+        quotes: tuple[Quote, ...] = (Quote(log.line("stretch-first")), Quote(log.line("stretch-last")))
+    elif share is not None and share >= _STARVED_SHARE and totals.busy_s >= 5 and log.line("starved"):
+        claim = f"prefill took {share:.0%} of the working time while other requests were waiting for their next token"
+        quotes = (Quote(log.line("starved")),)
+    else:
         return
-    if share is None or share < _STARVED_SHARE or totals.busy_s < 5 or not log.line("starved"):
-        return
-    claim = f"prefill took {share:.0%} of the working time while other requests were waiting for their next token"
-    yield RawFinding(claim, (Quote(log.line("starved")),), advice, severity, share, tried, key)
+    yield RawFinding(claim, quotes, advice, severity, share, knobs.named("chunk"), "sglang.prefill-starves-decode")
 
 
 def _offline(log: SglangTally) -> bool:

@@ -28,8 +28,8 @@ _STARVED_SHARE = 0.2
 def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one server's or engine's log, in one pass and constant memory."""
     log = tally_vllm_log(lines)
-    release = parse_version(log.version) or VLLM.defaults.current
-    knobs = EngineKnobs(VLLM.name, {"gpu_memory_utilization": usual_fraction(release), **log.args})
+    release = parse_version(log.said.version) or VLLM.defaults.current
+    knobs = EngineKnobs(VLLM.name, {"gpu_memory_utilization": usual_fraction(release), **log.said.args})
     claims = [*failure_claims(VLLM, log, knobs)]
     for rule in (_preemptions, _pool, _cap, _hits, _starved):
         claims += rule(log, knobs)
@@ -41,18 +41,18 @@ def _portray(lines: Iterable[str]) -> LogSummary:
     log = tally_vllm_log(lines)
     figures = [
         *served_figures(log.served),
-        SummaryFigure("requests preempted", log.preempted),
-        SummaryFigure("KV cache size", float(sum(c.tokens for c in log.caches)), unit_of("kv_tokens")),
+        SummaryFigure("requests preempted", log.said.preemptions),
+        SummaryFigure("KV cache size", float(sum(c.tokens for c in log.said.kv_caches)), unit_of("kv_tokens")),
         SummaryFigure("prefix cache hits, peak", log.prefix_hit_share, "share"),
     ]
-    return LogSummary(tuple(figures), log.args)
+    return LogSummary(tuple(figures), log.said.args)
 
 
 def _preemptions(log: VllmTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
-    if not log.preempted or not log.line("preemption"):
+    if not log.said.preemptions or not log.line("preemption"):
         return
     yield RawFinding(
-        f"{log.preempted} requests were preempted for lack of KV cache and computed again",
+        f"{log.said.preemptions} requests were preempted for lack of KV cache and computed again",
         (Quote(log.line("preemption"), "reempt"),),
         "Raise --gpu-memory-utilization, lower --max-num-seqs, or use --kv-cache-dtype fp8 where accuracy allows.",
         "warning",
@@ -73,7 +73,7 @@ def _pool(log: VllmTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
         "also have been preempted, which 0.32 does not log: see vllm:num_preemptions_total of /metrics.",
         share=totals.share(totals.full_s),
         # the CPU build's pool is set by an environment variable that the log does not repeat
-        knobs=() if any(c.device == "CPU" for c in log.caches) else knobs.named("more-pool"),
+        knobs=() if any(c.device == "CPU" for c in log.said.kv_caches) else knobs.named("more-pool"),
         key="vllm.pool-full",
     )
 

@@ -236,14 +236,11 @@ _STOPS = (
 
 @dataclass(slots=True)
 class VllmTally(LogTally):
-    """All that a log said."""
+    """All that a log said; `said`: what it says once."""
 
     echoes = ("child-died", "exception")
 
-    args: Mapping[str, object] = field(default_factory=dict)
-    version: str = ""
-    caches: list[KvCache] = field(default_factory=list)
-    preempted: int = 0
+    said: VllmLog = field(default_factory=VllmLog)
     prefix_hit_share: float = 0.0
     rows: int = 0
 
@@ -254,14 +251,13 @@ def tally_vllm_log(lines: Iterable[str]) -> VllmTally:
     for line_number, raw in enumerate(lines, 1):
         if '" 200 OK' not in raw:
             reader.take(line_number, plain(raw))
-    reader.tally.preempted = reader.preemptions
     return reader.tally
 
 
 class _Tallying(VllmLog):
     def __init__(self) -> None:
         super().__init__()
-        self.tally = VllmTally()
+        self.tally = VllmTally(said=self)
         self.text, self.number = "", 0
 
     def take(self, line_number: int, text: str) -> None:
@@ -272,13 +268,10 @@ class _Tallying(VllmLog):
             self._quote("stop")
         self.line(line_number, text)
         if self.args and not known_args:
-            self.tally.version = self.version  # which comes before what it was started with
-            self.tally.args = self.args
             cap = self.args.get("max_num_seqs")
             self.tally.cap = cap if isinstance(cap, int) and not isinstance(cap, bool) else None
             self._quote("limits")
         if len(self.kv_caches) > known_caches:
-            self.tally.caches = self.kv_caches
             self._quote("pool")
         if self.preempted_line and not known_preempted:
             self._quote("preemption")
