@@ -39,7 +39,7 @@ class _Said:
 
 
 @dataclass(frozen=True, slots=True)
-class _Nic:
+class NcclNic:
     """`link` is IB, RoCE or Ethernet as NCCL printed it; Socket for an interface used through TCP."""
 
     name: str
@@ -48,7 +48,7 @@ class _Nic:
 
 
 @dataclass(slots=True)
-class _Transport:
+class NcclTransport:
     """How many channels go this way (P2P/IPC, SHM/direct/direct, NET/IB/0/GDRDMA, ...); `line` is the first."""
 
     name: str
@@ -82,15 +82,15 @@ class NcclLog:
     info_lines: int = 0
     warned: int = 0  # all warnings; `warnings` are the first of them
     no_p2p_line: int | None = None
-    _nics: dict[tuple[str, str], _Nic] = field(default_factory=dict)
-    _transports: dict[str, _Transport] = field(default_factory=dict)
+    _nics: dict[tuple[str, str], NcclNic] = field(default_factory=dict)
+    _transports: dict[str, NcclTransport] = field(default_factory=dict)
 
     @property
-    def nics(self) -> list[_Nic]:
+    def nics(self) -> list[NcclNic]:
         return list(self._nics.values())
 
     @property
-    def transports(self) -> list[_Transport]:
+    def transports(self) -> list[NcclTransport]:
         """Those of most channels first."""
         return sorted(self._transports.values(), key=lambda transport: -transport.channels)
 
@@ -129,7 +129,7 @@ class NcclLog:
         if found := _CHANNEL.search(text):
             name = found.group(3)
             if name in self._transports or len(self._transports) < _MOST_KEPT:
-                self._transports.setdefault(name, _Transport(name, line)).channels += 1
+                self._transports.setdefault(name, NcclTransport(name, line)).channels += 1
         elif found := _CHOSEN.search(text):
             self._choice(line, *found.groups())
         elif found := _SET.search(text):
@@ -154,10 +154,10 @@ class NcclLog:
 
     def _read_nics(self, line: int, text: str) -> None:
         for name, port, link in _NIC.findall(text.partition("OOB")[0]):
-            self._nics.setdefault((name, port), _Nic(name, link, line))
+            self._nics.setdefault((name, port), NcclNic(name, link, line))
         if "NET/Socket" in text:
             for name in _SOCKET_NIC.findall(text):
-                self._nics.setdefault((name, ""), _Nic(name, "Socket", line))
+                self._nics.setdefault((name, ""), NcclNic(name, "Socket", line))
 
 
 def read_nccl_log(lines: Iterable[str]) -> NcclLog:

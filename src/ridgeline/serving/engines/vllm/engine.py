@@ -211,7 +211,7 @@ class _Vllm(ServingEngine):
         log = read_vllm_log(lines)
         hits = [r.prefix_hit_share for r in log.throughput if r.line > measured_from and r.prefix_hit_share is not None]
         return EngineLog(
-            failures=log.failures,
+            failures=tuple(log.failures),
             weights_loaded=log.weights_bytes is not None or log.weights_s is not None or bool(log.kv_caches),
             echo={**log.engine_config, **log.args},
             version=log.version,
