@@ -174,10 +174,8 @@ def read_chrome_trace(pieces: Iterable[bytes]) -> tuple[KernelTally, str]:
         on_host.other_events = tally.other_events
         on_host.other_line, on_host.other_text = tally.other_line, tally.other_text
         tally = on_host
-    for kernel in tally.kernels.values():
-        kernel.line, kernel.text = _named_line(kernel.line, kernel.text)
-    for name, (line, text) in tally.host_line.items():
-        tally.host_line[name] = _named_line(line, text)
+    for quoted in (*tally.kernels.values(), *tally.host_calls.values()):
+        quoted.line, quoted.text = _named_line(quoted.line, quoted.text)
     tally.other_line, tally.other_text = _named_line(tally.other_line, tally.other_text)
     damage = reader.damage
     if reader.skipped:

@@ -134,14 +134,12 @@ def _idle(tally: KernelTally) -> Iterator[RawFinding]:
     idle = tally.idle_share
     if idle is None or idle < 0.3 or any(_launches(tally)):
         return
-    quotes, waits = _quotes(sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:1]), ""
-    if tally.host_s:
-        call = max(tally.host_s, key=lambda name: tally.host_s[name])
-        line, text = tally.host_line[call]
-        quotes, waits = (*quotes, Quote(line, call[:60], text)), f" The host was longest in {call}."
+    longest = sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:1]
+    call = sorted(tally.host_calls.values(), key=lambda k: -k.seconds)[:1]
+    waits = f" The host was longest in {call[0].name}." if call else ""
     yield RawFinding(
         f"no kernel ran for at least {idle:.0%} of the {tally.span_s:.2f} s profiled",
-        quotes,
+        _quotes([*longest, *call]),
         f"Look for start-up, compilation, input and waiting in the gaps, or profile a steady part.{waits}",
         share=idle,
         key="kernels.idle",

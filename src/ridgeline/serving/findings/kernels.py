@@ -47,7 +47,7 @@ _OTHER_NAMES = "(all further names)"
 
 @dataclass(slots=True)
 class KernelTime:
-    """One kernel by its name, summed over its launches. `line` is where it was longest, or first."""
+    """One kernel, or one CUDA call of the host, by its name, summed up. `line` is where it was longest, or first."""
 
     name: str
     count: int = 0
@@ -70,7 +70,7 @@ SMALL_S = 10e-6  # about what a launch costs the host: shorter kernels leave the
 class KernelTally:
     """`span_s` is from the first kernel's start to the last one's end, None where the profile has no times of day.
 
-    `host_s` are seconds of the host in CUDA calls, by name; `graph_launches` counts CUDA graphs, which hide launches.
+    `host_calls` are the CUDA calls of the host; `graph_launches` counts CUDA graphs, which hide launches.
     """
 
     tool: str
@@ -80,9 +80,7 @@ class KernelTally:
     start_s: float | None = None
     end_s: float | None = None
     copies_s: float = 0.0
-    host_s: dict[str, float] = field(default_factory=dict)
-    host_calls: dict[str, int] = field(default_factory=dict)
-    host_line: dict[str, tuple[int, str]] = field(default_factory=dict)
+    host_calls: dict[str, KernelTime] = field(default_factory=dict)
     other_events: int = 0  # of the host, in a trace
     other_line: int = 0
     other_text: str = ""
@@ -107,10 +105,10 @@ class KernelTally:
 
     def host(self, name: str, seconds: float, line: int, text: str, calls: int = 1) -> None:
         """A CUDA call of the host."""
-        if name in self.host_s or len(self.host_s) < _MOST_NAMES:
-            self.host_s[name] = self.host_s.get(name, 0.0) + seconds
-            self.host_calls[name] = self.host_calls.get(name, 0) + calls
-            self.host_line.setdefault(name, (line, text))
+        if name in self.host_calls or len(self.host_calls) < _MOST_NAMES:
+            call = self.host_calls.setdefault(name, KernelTime(name, line=line, text=text))
+            call.count += calls
+            call.seconds += seconds
 
     def between(self, start_s: float, end_s: float, device: int) -> None:
         self.start_s = start_s if self.start_s is None or start_s < self.start_s else self.start_s
@@ -128,7 +126,7 @@ class KernelTally:
 
     @property
     def graph_launches(self) -> int:
-        return sum(count for name, count in self.host_calls.items() if "GraphLaunch" in name)
+        return sum(call.count for call in self.host_calls.values() if "GraphLaunch" in call.name)
 
     @property
     def span_s(self) -> float | None:
