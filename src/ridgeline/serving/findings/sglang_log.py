@@ -143,7 +143,7 @@ def _pool(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
 
 
 def _retractions(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
-    if not log.retractions:
+    if not log.retracted:
         return
     lines = dict.fromkeys((log.line("retraction"), log.line("last-retraction")))
     yield RawFinding(

@@ -87,7 +87,6 @@ class SglangTally(LogTally):
     most_beyond: int = 0
     capped_kv_share: float = 0.0
     retracted: int = 0
-    retractions: int = 0
     late_compiles: int = 0
     measuring: bool = False
     refused: dict[str, int] = field(default_factory=dict)
@@ -315,7 +314,6 @@ class _Tallying:
                 self.pending["pool"] = stamp.line
             case Retraction(stamp):
                 tally.retracted += fact.requests
-                tally.retractions += 1
                 self.first("retraction", stamp.line)
                 self.pending["last-retraction"] = stamp.line
             case Notice(stamp, kind) if kind != "compile" or tally.measuring:
