@@ -14,6 +14,7 @@ from ridgeline.diagnose.comparison import compare_files
 from ridgeline.diagnose.knobs import knobs_yaml
 from ridgeline.records.finding import Finding, KnobToTry
 from ridgeline.records.outcome import Evidence
+from ridgeline.serving.engines.served import LogTally
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.findings.served import EngineKnobs, failure_claims
 
@@ -33,22 +34,24 @@ def figures(kind: str, text: str) -> dict[str, tuple[float, str]]:
     return {figure.name: (figure.value, figure.unit) for figure in portray(text.splitlines()).figures}
 
 
-KNOBS = EngineKnobs("sglang", {})
+def failed(*seen: tuple[str, bool, int], worked_to: int = 0) -> list[RawFinding]:
+    """What is claimed of a log with these failures: kind, whether the engine was ready, line."""
+    log = LogTally(failures={(kind, ready): line for kind, ready, line in seen}, last_work_line=worked_to)
+    return list(failure_claims(SGLANG, log, EngineKnobs("sglang", {})))
 
 
 def test_of_several_failures_the_cause_is_told_and_not_its_consequences() -> None:
-    seen = [("exception", True, 5), ("child-died", True, 9), ("cuda-oom", False, 7)]
-    (told,) = failure_claims(SGLANG, seen, 0, KNOBS)
+    (told,) = failed(("exception", True, 5), ("child-died", True, 9), ("cuda-oom", False, 7))
     assert (told.key, told.quotes[0].line) == ("sglang.failed-cuda-oom", 7)
     assert "while starting" in told.claim
-    (unknown,) = failure_claims(SGLANG, [("of-tomorrow", True, 3), ("exception", True, 5)], 0, KNOBS)
+    (unknown,) = failed(("of-tomorrow", True, 3), ("exception", True, 5))
     assert unknown.key == "sglang.failed-exception"
 
 
 def test_an_exception_after_which_the_engine_went_on_is_no_failure() -> None:
-    assert list(failure_claims(SGLANG, [("exception", True, 5)], 6, KNOBS)) == []
-    assert list(failure_claims(SGLANG, [("exception", True, 7)], 6, KNOBS))
-    assert list(failure_claims(SGLANG, [("cuda-oom", True, 5)], 6, KNOBS)), "memory that ran out is never handled"
+    assert failed(("exception", True, 5), worked_to=6) == []
+    assert failed(("exception", True, 7), worked_to=6)
+    assert failed(("cuda-oom", True, 5), worked_to=6), "memory that ran out is never handled"
 
 
 def as_told(source: str, lines: Iterable[str]) -> list[Finding]:

@@ -13,7 +13,7 @@ from ridgeline import catalog
 from ridgeline.diagnose.base import Analyzer, Diagnosis, diagnose, opened
 from ridgeline.diagnose.comparison import compare_files
 from ridgeline.serving.findings.chrome_trace import read_chrome_trace
-from ridgeline.serving.findings.kernels import _purpose_of
+from ridgeline.serving.findings.kernels import KernelTime
 
 ANALYZERS: list[Analyzer] = [catalog.part("analyzers", name) for name in catalog.shipped("analyzers")]
 TRACE = Path(__file__).parent.parent / "samples" / "torch-trace" / "decode-moe-eager.json"
@@ -120,7 +120,7 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
     ],
 )
 def test_what_a_kernel_is_for(name: str, purpose: str) -> None:
-    assert _purpose_of(name) == purpose
+    assert KernelTime(name).purpose == purpose
 
 
 def _op(name: str, start: float, duration: float, thread: int = 1) -> dict:

@@ -13,12 +13,13 @@ from ridgeline import catalog
 from ridgeline.diagnose.base import Analyzer, diagnose
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.records.finding import Finding
-from ridgeline.serving.engines.served import ServedSecond, ServedTally
+from ridgeline.serving.engines.served import LogTally, ServedSecond, ServedTally
+from ridgeline.serving.engines.sglang.engine import SGLANG as ENGINE
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.engines.sglang.tally import tally_sglang_log
 from ridgeline.serving.engines.vllm.log import tally_vllm_log
 from ridgeline.serving.findings import vllm_log
-from ridgeline.serving.findings.served import Served, queue_growth, served_figures, what_limits
+from ridgeline.serving.findings.served import EngineKnobs, queue_growth, served_figures, what_limits
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SERVED = next((ROOT / "examples/05-sglang-h200/results/llama-8b-serve/runs").glob("0001-*/engine.log"))
@@ -140,8 +141,7 @@ def test_what_limits_a_server() -> None:
 )
 def test_a_quarter_of_the_working_time_makes_a_limit(of: dict[str, int], limit: str, share: float | None) -> None:
     tally = tallied(of)
-    served = Served("sglang", tally, lambda name: 3, 64, "--max-running-requests", lambda name: ())
-    (found,) = what_limits(served)
+    (found,) = what_limits(ENGINE, LogTally(tally, 64, {"limits": (3, "")}))
     assert found.claim.startswith(limit) and found.share == (share and pytest.approx(share))
     graphs = 100 - of.get("eager", 0)
     assert "16 requests ran at once (at most 30 of 64); the KV pool was 50% full (at most 70%); " in found.claim
@@ -181,9 +181,8 @@ def test_a_queue_has_grown_when_its_last_quarter_is_twice_the_first(queue: Calla
     tally = ServedTally()
     for at in range(80):
         tally.add(float(at), ServedSecond(1, 1, queued=queue(at), waiting=queue(at) > 0))
-    lines = {"waiting": 4, "last-waiting": 79}
-    served = Served("sglang", tally, lambda name: lines.get(name, 0), 64, "--cap", lambda name: ())
-    found = list(queue_growth(served))
+    log = LogTally(tally, 64, {"waiting": (4, ""), "last-waiting": (79, "")})
+    found = list(queue_growth(ENGINE, log, EngineKnobs("sglang", {})))
     assert [claim.claim.partition(" waiting")[0] for claim in found] == ([f"the queue grew {grows}"] if grows else [])
     assert [[quote.line for quote in claim.quotes] for claim in found] == ([[4, 79]] if grows else [])
 
@@ -217,8 +216,8 @@ def test_blocks_and_single_lines_tell_the_same(path: Path) -> None:
     assert totals.decode_tok_s == pytest.approx(sum(d.gen_tok_s or 0 for d in decodes))
     assert totals.eager == sum(d.cuda_graph is False for d in decodes)
     assert totals.starved == sum(bool(p.running) for p in prefills)
-    assert tally.prompts.cached == sum(p.cached_tokens for p in prefills)
-    assert tally.cached_token_share == log.cached_token_share
+    assert tally.cached_tokens == sum(p.cached_tokens for p in prefills)
+    assert tally.cached_token_share == log.cached_token_share()
     work = [*log.decodes, *log.prefills]
     assert tally.last_work_line == max([b.stamp.line for b in work] + [r.line for r in log.results], default=0)
     for line, text in tally.texts().items():
@@ -241,7 +240,7 @@ def test_blocks_and_single_lines_tell_the_same_of_a_damaged_log(seed: int) -> No
     assert (totals.decodes, totals.prefills) == (len(log.decodes), len(log.prefills))
     assert totals.running == sum(d.running for d in log.decodes)
     assert totals.decode_tok_s == pytest.approx(sum(d.gen_tok_s or 0 for d in log.decodes))
-    assert tally.prompts.new == sum(p.new_tokens for p in log.prefills)
+    assert tally.new_tokens == sum(p.new_tokens for p in log.prefills)
 
 
 def test_batch_lines_of_other_releases_and_of_ranks_count_too() -> None:
@@ -282,14 +281,13 @@ def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> Non
     assert peak < 25_000_000, "a block of lines and its rows, never the log"
 
 
-def test_the_timeline_stays_short_however_long_the_log_is() -> None:
+def test_the_course_of_the_queue_stays_short_however_long_the_log_is() -> None:
     tally = ServedTally()
     for second in range(100_000):
-        row = ServedSecond(lines=1, decodes=1, running=second // 1000, queued=7, kv_share=0.5, decode_tok_s=100.0)
-        tally.add(float(second), row)
-    timeline = tally.timeline()
-    assert 100 <= len(timeline) <= 240
-    assert timeline[0].running < 1 and timeline[-1].running > 98 and all(m.queued == 7 for m in timeline)
+        tally.add(float(second), ServedSecond(lines=1, decodes=1, queued=second // 1000))
+    queue = tally.queue_over_time()
+    assert 100 <= len(queue) <= 240
+    assert queue[0] < 1 and queue[-1] > 98 and queue == sorted(queue)
 
 
 def test_vllm_rows_add_up() -> None:

@@ -70,7 +70,7 @@ def test_mla_has_one_pool_and_no_k_and_v() -> None:
 
 def test_cached_share_leaves_the_warm_up_out() -> None:
     log = read("offline-llama8b-h200-default.log")
-    assert log.cached_token_share == pytest.approx(933 / 281324)
+    assert log.cached_token_share() == pytest.approx(933 / 281324)
 
 
 def test_lines_of_0_4_8() -> None:

@@ -66,7 +66,7 @@ def test_vllm_failures(line: str, kind: str) -> None:
 
 def test_nccl_over_infiniband() -> None:
     log = read_nccl_log(TextFile(SAMPLES / "nccl" / "two-nodes-ib.txt"))
-    assert log.version == "2.21.5+cuda12.4" and log.network == "IB" and log.nranks == 16
+    assert log.version == "2.21.5+cuda12.4" and log.network and log.network.value == "IB" and log.nranks == 16
     assert [(n.name, n.link) for n in log.nics] == [("mlx5_0", "IB"), ("mlx5_2", "RoCE")]
     first = log.chosen[0]
     assert (first.size_bytes, first.algorithm, first.protocol) == (14336, "TREE", "LL128")
@@ -85,6 +85,6 @@ def test_silence_proves_nothing() -> None:
 
 def test_nccl_over_sockets() -> None:
     log = read_nccl_log(TextFile(SAMPLES / "nccl" / "sockets.txt"))
-    assert log.network == "Socket" and {n.link for n in log.nics} == {"Socket"}
+    assert log.network and log.network.value == "Socket" and {n.link for n in log.nics} == {"Socket"}
     assert log.unapplied({"NCCL_IB_DISABLE": "0"}) == {}
     assert len(log.warnings) == 1

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from ridgeline import catalog
 from ridgeline.records.expression import Value
-from ridgeline.records.measurement import Measurement
+from ridgeline.records.measurement import Measurement, reported
 from ridgeline.serving.engines.failures import (
     CUDA_OOM,
     PORT_IN_USE,
@@ -405,3 +405,8 @@ def engine_named(name: str) -> ServingEngine:
 def joined(words: Iterable[str]) -> str:
     """Shell text; words that read one of the session's variables stay readable by the shell."""
     return " ".join(f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in words)
+
+
+def known(figures: Iterable[tuple[str, float | None]], source: str) -> tuple[Measurement, ...]:
+    """Metrics by their names, those that have a value."""
+    return tuple(reported(name, value, source) for name, value in figures if value is not None)

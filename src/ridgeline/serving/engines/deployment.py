@@ -10,7 +10,6 @@ from ridgeline.serving.engines.knobs import ROWS
 from ridgeline.serving.engines.layout import Layout, disaggregated, group_layout
 from ridgeline.serving.engines.layout_rules import require_legal
 from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, settings_of
-from ridgeline.serving.engines.settings import PREFILL_RANK_TOKENS as PREFILL_RANK_TOKENS
 from ridgeline.serving.hardware.cluster import Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
@@ -48,7 +47,7 @@ def describe(
     model: str,
     gpu: str,
     layout: Layout,
-    settings: EngineSettings | None = None,
+    settings: EngineSettings = DEFAULTS,
     *,
     prefill_groups: str | None = None,
     decode_groups: str | None = None,
@@ -58,7 +57,6 @@ def describe(
     routing: str = "round-robin",
 ) -> Deployment:
     """A deployment from the text of the command line; refuses what the engine would refuse."""
-    settings = settings or DEFAULTS
     chosen = load_model(model).with_dtype(dtype, kv_dtype)
     nodes = layout.nodes
     if (prefill_groups is None) != (decode_groups is None):

@@ -47,7 +47,7 @@ def nearest_fits(
 
 def _higher_fraction(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> list[str]:
     plan = roomiest_plan(model, cluster.gpu, layout, replace(settings, mem_fraction=None))
-    return [_fraction_text(plan)] if plan.verdict == FITS and plan.largest_batch() >= _USEFUL_BATCH else []
+    return [_fraction_text(plan)] if _useful(plan) else []
 
 
 def _fraction_text(plan: MemoryPlan) -> str:
@@ -62,18 +62,18 @@ def _less_at_once(
     for percent in range(math.floor(plan.mem_fraction * 100), 49, -1):
         trial = replace(settings, mem_fraction=percent / 100)
         smaller = plan_memory(model, cluster.gpu, layout, trial)
-        if smaller.verdict == FITS:
+        if smaller.fits:
             found.append(_fraction_text(smaller))
             break
     limit = plan.running_limit * plan.groups
     while limit > layout.attn_dp:
         limit //= 2
-        if plan_memory(model, cluster.gpu, layout, replace(settings, max_running_requests=limit)).verdict == FITS:
+        if plan_memory(model, cluster.gpu, layout, replace(settings, max_running_requests=limit)).fits:
             found.append(f"--max-running-requests {limit}")
             break
     if settings.attention_backend in (None, "triton"):
         other = replace(settings, attention_backend="fa3" if cluster.gpu.generation == "hopper" else "flashinfer")
-        if plan_memory(model, cluster.gpu, layout, other).verdict == FITS:
+        if plan_memory(model, cluster.gpu, layout, other).fits:
             found.append(f"--attention-backend {other.attention_backend}")
     return found
 
@@ -85,14 +85,19 @@ def _more_gpus(model: Model, cluster: Cluster, layout: Layout, settings: EngineS
         most = max(size, _NODE_GPUS)
         for wider in (Layout(tp=tp, gpus_per_node=tp) for tp in range(2 * layout.tp, most + 1, layout.tp)):
             plan = plan_memory(model, cluster.gpu, wider, settings)
-            if plan.verdict == FITS and not layout_problems(model, wider, cluster.gpu, settings):
+            if plan.fits and not layout_problems(model, wider, cluster.gpu, settings):
                 return [f"{wider.tp} GPUs in one node ({wider}, {plan.largest_batch():,} requests at once)"]
     for nodes in range(cluster.nodes, 17):
         shapes = [
             Layout(tp=size * nodes, nodes=nodes, gpus_per_node=size),
             Layout(tp=size, pp=nodes, nodes=nodes, gpus_per_node=size),
         ]
-        good = [s for s in dict.fromkeys(shapes) if _works(model, cluster, s, settings)]
+        good = [
+            shape
+            for shape in dict.fromkeys(shapes)
+            if not layout_problems(model, shape, cluster.gpu, settings)
+            and _useful(plan_memory(model, cluster.gpu, shape, settings))
+        ]
         if good:
             return [f"{nodes} node{'s' if nodes > 1 else ''} ({', or '.join(map(str, good))})"]
     return []
@@ -104,8 +109,7 @@ def _larger_gpus(model: Model, cluster: Cluster, layout: Layout, settings: Engin
         gpu = load_gpu(name)
         if gpu.memory_bytes <= cluster.gpu.memory_bytes:
             continue
-        plan = plan_memory(model, gpu, layout, settings)
-        if plan.verdict == FITS and plan.largest_batch() >= _USEFUL_BATCH:
+        if _useful(plan_memory(model, gpu, layout, settings)):
             where = f"{cluster.nodes} node{'s' if cluster.nodes > 1 else ''}"
             return [f"{where} of {name.upper()} ({layout})"]
     return []
@@ -114,18 +118,14 @@ def _larger_gpus(model: Model, cluster: Cluster, layout: Layout, settings: Engin
 def _smaller_weights(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> list[str]:
     for dtype in ("fp8", "int4"):
         smaller = model.with_dtype(dtype)
-        if smaller.weight_bytes < 0.9 * model.weight_bytes:
-            plan = plan_memory(smaller, cluster.gpu, layout, settings)
-            if plan.verdict == FITS:
-                return [f"--dtype {dtype} weights ({layout})"]
+        light = smaller.weight_bytes < 0.9 * model.weight_bytes
+        if light and plan_memory(smaller, cluster.gpu, layout, settings).fits:
+            return [f"--dtype {dtype} weights ({layout})"]
     return []
 
 
-def _works(model: Model, cluster: Cluster, layout: Layout, settings: EngineSettings) -> bool:
-    if layout_problems(model, layout, cluster.gpu, settings):
-        return False
-    plan = plan_memory(model, cluster.gpu, layout, settings)
-    return plan.verdict == FITS and plan.largest_batch() >= _USEFUL_BATCH
+def _useful(plan: MemoryPlan) -> bool:
+    return plan.fits and plan.largest_batch() >= _USEFUL_BATCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ class EngineFlags:
         plain = {n: v for n, v in fields.items() if isinstance(v, bool | int | float | str)}
         values = self.canonical({**plain, **lists})
         groups = _groups(values)
-        return {name: _meant(self._knobs.get(name), value, groups) for name, value in values.items()}
+        return {name: _printed(self._knobs.get(name), value, groups, back=True) for name, value in values.items()}
 
 
 @lru_cache(maxsize=4)
@@ -197,22 +197,15 @@ def _groups(values: Mapping[str, Value]) -> int:
     return groups if isinstance(groups, int) and groups > 1 else 1
 
 
-def _printed(knob: KnobRow | None, value: Value, groups: int) -> Value:
+def _printed(knob: KnobRow | None, value: Value, groups: int, *, back: bool = False) -> Value:
+    """What the log repeats of an engine's value; `back`: the value of what it repeats."""
     if knob is None or groups == 1 or not is_number(value):
         return value
     if knob.attention_dp_factor != 1.0:
-        return value * knob.attention_dp_factor
-    divided = knob.scope is Scope.ENGINE and knob.printed is Scope.RANK
-    return rank_share(int(value), groups) if divided and value > 0 else value
-
-
-def _meant(knob: KnobRow | None, value: Value, groups: int) -> Value:
-    if knob is None or groups == 1 or not is_number(value):
+        return round(value / knob.attention_dp_factor, 9) if back else value * knob.attention_dp_factor
+    if knob.scope is Scope.RANK or knob.printed is Scope.ENGINE or value <= 0:
         return value
-    if knob.attention_dp_factor != 1.0:
-        return round(value / knob.attention_dp_factor, 9)
-    divided = knob.scope is Scope.ENGINE and knob.printed is Scope.RANK
-    return engine_total(int(value), groups) if divided and value > 0 else value
+    return engine_total(int(value), groups) if back else rank_share(int(value), groups)
 
 
 def _number(text: str) -> Value:

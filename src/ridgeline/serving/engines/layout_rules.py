@@ -14,7 +14,7 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.layout import Layout, disaggregated, group_layout
 from ridgeline.serving.engines.releases import Version, release_meant
-from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.layer_parts import Attention
 from ridgeline.serving.model.model import Model
@@ -41,14 +41,10 @@ class _Checked:
     role: str
 
 
-_Rule = Callable[[_Checked], Iterator[LayoutProblem]]
-
-
 def layout_problems(
-    model: Model, layout: Layout, gpu: Gpu | None = None, settings: EngineSettings | None = None, role: str = "both"
+    model: Model, layout: Layout, gpu: Gpu | None = None, settings: EngineSettings = DEFAULTS, role: str = "both"
 ) -> list[LayoutProblem]:
     """Every rule this layout breaks under these settings; empty when the engine would start."""
-    settings = settings or EngineSettings()
     if layout.disaggregated:
         return [p for name, lay in layout.roles.items() for p in layout_problems(model, lay, gpu, settings, name)]
     case = _Checked(model, layout, gpu, settings, role)
@@ -56,7 +52,7 @@ def layout_problems(
 
 
 def require_legal(
-    model: Model, layout: Layout, gpu: Gpu | None = None, settings: EngineSettings | None = None, role: str = "both"
+    model: Model, layout: Layout, gpu: Gpu | None = None, settings: EngineSettings = DEFAULTS, role: str = "both"
 ) -> None:
     """Refuse an impossible layout, with all reasons at once."""
     problems = layout_problems(model, layout, gpu, settings, role)
@@ -65,15 +61,18 @@ def require_legal(
 
 
 def sort_layouts(
-    model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings | None = None
+    model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings = DEFAULTS
 ) -> tuple[list[Layout], list[tuple[Layout, LayoutProblem]]]:
     """All ways to use all of these GPUs: those an engine accepts, and the others each with a rule it breaks."""
     legal: list[Layout] = []
     refused: list[tuple[Layout, LayoutProblem]] = []
     total = nodes * gpus_per_node
     for tp in _divisors(total):
+        # only MLA gains by attention DP: other models split their KV heads instead of copying the cache
+        groups = _divisors(tp) if model.attention.mla else [1]
+        spreads = {1, tp} if model.experts is not None else {1}
         for pp in _divisors(total // tp):
-            for attn_dp, ep in itertools.product(_attention_groups(model, tp), _expert_groups(model, tp)):
+            for attn_dp, ep in itertools.product(groups, sorted(spreads)):
                 layout = Layout(tp, pp, total // (tp * pp), ep, attn_dp, nodes=nodes, gpus_per_node=gpus_per_node)
                 problems = layout_problems(model, layout, gpu, settings)
                 if problems:
@@ -84,7 +83,7 @@ def sort_layouts(
 
 
 def disaggregated_layouts(
-    model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings | None = None
+    model: Model, gpu: Gpu, nodes: int, gpus_per_node: int, settings: EngineSettings = DEFAULTS
 ) -> list[Layout]:
     """Every split of whole nodes into equal prefill groups and equal decode groups that an engine accepts."""
     found = []
@@ -102,15 +101,6 @@ def disaggregated_layouts(
 def _divisors(n: int) -> list[int]:
     small = [d for d in range(1, math.isqrt(n) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)})
-
-
-def _attention_groups(model: Model, tp: int) -> list[int]:
-    # only MLA gains by it: other models split their KV heads instead of copying the cache
-    return _divisors(tp) if model.attention.mla else [1]
-
-
-def _expert_groups(model: Model, tp: int) -> list[int]:
-    return [1, tp] if model.experts is not None and tp > 1 else [1]
 
 
 def _gpus(case: _Checked) -> Iterator[LayoutProblem]:
@@ -164,13 +154,9 @@ def _width(case: _Checked) -> Iterator[LayoutProblem]:
     model, layout = case.model, case.layout
     block = 128 if model.dtype == "fp8" else 1
     if model.experts is not None and layout.ep == 1 and model.experts.width % (layout.tp * block):
-        best = _largest_width(model.experts.width, layout.tp, block)
+        best = max(d for d in _divisors(max(1, model.experts.width // block)) if d <= layout.tp)
         text = f"experts {model.experts.width} wide cannot be cut for tp {layout.tp} in blocks of {block}"
         yield LayoutProblem("expert-width", text, f"use tp {best}, or keep experts whole with ep {layout.tp}")
-
-
-def _largest_width(width: int, tp: int, block: int) -> int:
-    return max(d for d in _divisors(max(1, width // block)) if d <= tp)
 
 
 def _attention_dp(case: _Checked) -> Iterator[LayoutProblem]:
@@ -260,7 +246,7 @@ def _roles(case: _Checked) -> Iterator[LayoutProblem]:
         yield LayoutProblem("prefill-group", text, "use groups of one, two or four nodes, or several groups of three")
 
 
-_RULES: tuple[_Rule, ...] = (
+_RULES: tuple[Callable[[_Checked], Iterator[LayoutProblem]], ...] = (
     _gpus,
     _whole_nodes,
     _heads,

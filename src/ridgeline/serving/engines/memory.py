@@ -16,7 +16,7 @@ from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, eac
 from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.serving.engines.layout_rules import uses_deepep
-from ridgeline.serving.engines.settings import Applied, EngineSettings, defaults_of, resolve
+from ridgeline.serving.engines.settings import DEFAULTS, Applied, EngineSettings, defaults_of, resolve
 from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model
 
@@ -180,47 +180,16 @@ class MemoryPlan(JsonForm):
 
 
 def plan_memory(
-    model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings | None = None, role: str = "both"
+    model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings = DEFAULTS, role: str = "both"
 ) -> MemoryPlan:
     """What one engine of this layout does with its GPUs' memory. `role`: both, prefill or decode.
 
     Where nobody names a fraction it is the one this release of the engine would take, however little that leaves.
     """
-    settings = settings or EngineSettings()
     if settings.mem_fraction is not None and not 0.0 < settings.mem_fraction < 1.0:
         raise InputError(f"mem fraction {settings.mem_fraction:g} is not between 0 and 1; 0.80 to 0.92 is usual")
     own = defaults_of(settings.engine).mem_fraction(model, gpu, layout, settings, role)
     fraction = own if settings.mem_fraction is None else settings.mem_fraction
-    return _plan_at(fraction, own, model, gpu, layout, settings, role)
-
-
-def roomiest_plan(
-    model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings | None = None, role: str = "both"
-) -> MemoryPlan:
-    """For those who write the fraction out: at least 0.88, less where running needs more, never below the engine's own.
-
-    A fraction that `settings` names is kept.
-    """
-    settings = settings or EngineSettings()
-    plan = plan_memory(model, gpu, layout, settings, role)
-    if settings.mem_fraction is not None or plan.engine_fraction >= _USUAL_FRACTION:
-        return plan
-    roomy = plan_memory(model, gpu, layout, replace(settings, mem_fraction=_USUAL_FRACTION), role)
-    if roomy.verdict != RUNTIME_OOM:
-        return roomy
-    enough = math.floor(1000 * (1.0 - sum(roomy.needs.values()) / roomy.free_bytes)) / 1000
-    return plan_memory(model, gpu, layout, replace(settings, mem_fraction=max(plan.engine_fraction, enough)), role)
-
-
-def _plan_at(
-    fraction: float,
-    engine_fraction: float,
-    model: Model,
-    gpu: Gpu,
-    layout: Layout,
-    settings: EngineSettings,
-    role: str,
-) -> MemoryPlan:
     applied = resolve(settings, model, gpu, layout, pool_tokens=1)
     free = free_bytes(gpu, layout)
     weights, tokens, room = _pool(model, layout, free, fraction, drafting=settings.draft_tokens > 1)
@@ -243,7 +212,7 @@ def _plan_at(
         free_bytes=free,
         weight_bytes=weights,
         mem_fraction=fraction,
-        engine_fraction=engine_fraction,
+        engine_fraction=own,
         kv_bytes_per_token=rank_kv_bytes_per_token(model, layout),
         kv_tokens_per_rank=tokens,
         needs=needs,
@@ -254,6 +223,23 @@ def _plan_at(
         margin_bytes=margin,
         reason=reason,
     )
+
+
+def roomiest_plan(
+    model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings = DEFAULTS, role: str = "both"
+) -> MemoryPlan:
+    """For those who write the fraction out: at least 0.88, less where running needs more, never below the engine's own.
+
+    A fraction that `settings` names is kept.
+    """
+    plan = plan_memory(model, gpu, layout, settings, role)
+    if settings.mem_fraction is not None or plan.engine_fraction >= _USUAL_FRACTION:
+        return plan
+    roomy = plan_memory(model, gpu, layout, replace(settings, mem_fraction=_USUAL_FRACTION), role)
+    if roomy.verdict != RUNTIME_OOM:
+        return roomy
+    enough = math.floor(1000 * (1.0 - sum(roomy.needs.values()) / roomy.free_bytes)) / 1000
+    return plan_memory(model, gpu, layout, replace(settings, mem_fraction=max(plan.engine_fraction, enough)), role)
 
 
 def free_bytes(gpu: Gpu, layout: Layout) -> float:

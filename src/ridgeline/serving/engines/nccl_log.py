@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ridgeline.diagnose.readers.lines import plain, whole
 
@@ -33,29 +31,29 @@ _PROTOCOLS = dict(enumerate(("LL", "LL128", "SIMPLE")))
 
 
 @dataclass(frozen=True, slots=True)
-class _NcclSetting:
-    name: str
+class _Said:
+    """A value or a text, and the line that has it."""
+
     value: str
     line: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Nic:
+class NcclNic:
     """`link` is IB, RoCE or Ethernet as NCCL printed it; Socket for an interface used through TCP."""
 
     name: str
-    port: int | None
     link: str
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Transport:
+@dataclass(slots=True)
+class NcclTransport:
     """How many channels go this way (P2P/IPC, SHM/direct/direct, NET/IB/0/GDRDMA, ...); `line` is the first."""
 
     name: str
-    channels: int
     line: int
+    channels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +67,32 @@ class _NcclChoice:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class _NcclWarning:
-    text: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NcclLog:
     """`settings` are what NCCL says it applied, `exported` what the log shows was asked for (env, set -x, export)."""
 
     version: str | None = None
-    settings: Mapping[str, _NcclSetting] = field(default_factory=dict)
-    exported: Mapping[str, _NcclSetting] = field(default_factory=dict)
-    refused: tuple[_NcclWarning, ...] = ()
-    network: str | None = None
-    network_line: int | None = None
-    nics: tuple[_Nic, ...] = ()
-    transports: tuple[_Transport, ...] = ()
-    chosen: tuple[_NcclChoice, ...] = ()
+    settings: dict[str, _Said] = field(default_factory=dict)
+    exported: dict[str, _Said] = field(default_factory=dict)
+    refused: list[_Said] = field(default_factory=list)
+    network: _Said | None = None
     nranks: int | None = None
-    warnings: tuple[_NcclWarning, ...] = ()
+    chosen: list[_NcclChoice] = field(default_factory=list)
+    warnings: list[_Said] = field(default_factory=list)
     info_lines: int = 0
     warned: int = 0  # all warnings; `warnings` are the first of them
     no_p2p_line: int | None = None
+    _nics: dict[tuple[str, str], NcclNic] = field(default_factory=dict)
+    _transports: dict[str, NcclTransport] = field(default_factory=dict)
+
+    @property
+    def nics(self) -> list[NcclNic]:
+        return list(self._nics.values())
+
+    @property
+    def transports(self) -> list[NcclTransport]:
+        """Those of most channels first."""
+        return sorted(self._transports.values(), key=lambda transport: -transport.channels)
 
     def unapplied(self, asked: Mapping[str, str]) -> dict[str, str | None]:
         """Of the settings asked for, those NCCL did not echo with this value: name -> what it says instead, or None.
@@ -105,97 +105,65 @@ class NcclLog:
         # NCCL_DEBUG itself is never echoed: that we read INFO lines is its proof
         return {n: v for n, v in said.items() if not n.startswith("NCCL_DEBUG") and v != asked[n].rstrip(".")}
 
-
-def read_nccl_log(lines: Iterable[str]) -> NcclLog:
-    """Gather NCCL's lines; a file without any gives an empty record."""
-    reader = _NcclReader()
-    for line_number, raw in enumerate(lines, 1):
-        if "NCCL" in raw:
-            reader.read(line_number, plain(raw)[:8000])
-    return reader.gathered()
-
-
-class _NcclReader:
-    def __init__(self) -> None:
-        self.single: dict[str, Any] = {}
-        self.settings: dict[str, _NcclSetting] = {}
-        self.exported: dict[str, _NcclSetting] = {}
-        self.nics: dict[tuple[str, int | None], _Nic] = {}
-        self.transports: Counter[str] = Counter()
-        self.transport_lines: dict[str, int] = {}
-        self.chosen: list[_NcclChoice] = []
-        self.refused: list[_NcclWarning] = []
-        self.warnings: list[_NcclWarning] = []
-        self.info_lines = 0
-        self.warned = 0
-
-    def gathered(self) -> NcclLog:
-        return NcclLog(
-            settings=self.settings,
-            exported=self.exported,
-            refused=tuple(self.refused),
-            nics=tuple(self.nics.values()),
-            transports=tuple(_Transport(n, c, self.transport_lines[n]) for n, c in self.transports.most_common()),
-            chosen=tuple(self.chosen),
-            warnings=tuple(self.warnings),
-            info_lines=self.info_lines,
-            warned=self.warned,
-            **self.single,
-        )
-
     def read(self, line: int, text: str) -> None:
         if exported := _EXPORTED.match(text):
-            self.exported[exported.group(1)] = _NcclSetting(exported.group(1), exported.group(2).strip("'\""), line)
+            self.exported[exported.group(1)] = _Said(exported.group(2).strip("'\""), line)
             return
-        if version := _VERSION.search(text):
-            self.single.setdefault("version", version.group(1))
+        if (version := _VERSION.search(text)) and self.version is None:
+            self.version = version.group(1)
         said = _LINE.search(text)
         if said is None:
             return
-        self.info_lines += said.group(1) == "INFO"
+        message = _Said(said.group(2)[:300], line)
         self._message(line, said.group(2))
-        if said.group(1) != "INFO":
+        if said.group(1) == "INFO":
+            self.info_lines += 1
+        else:
             self.warned += 1
             if len(self.warnings) < _MOST_KEPT:
-                self.warnings.append(_NcclWarning(said.group(2)[:300], line))
+                self.warnings.append(message)
         if len(self.refused) < _MOST_KEPT and _IGNORED.match(said.group(2)):
-            self.refused.append(_NcclWarning(said.group(2)[:300], line))
+            self.refused.append(message)
 
     def _message(self, line: int, text: str) -> None:
         if found := _CHANNEL.search(text):
-            self._transport(line, found.group(3))
+            name = found.group(3)
+            if name in self._transports or len(self._transports) < _MOST_KEPT:
+                self._transports.setdefault(name, NcclTransport(name, line)).channels += 1
         elif found := _CHOSEN.search(text):
             self._choice(line, *found.groups())
         elif found := _SET.search(text):
-            self.settings.setdefault(found.group(1), _NcclSetting(found.group(1), found.group(2), line))
+            self.settings.setdefault(found.group(1), _Said(found.group(2), line))
         elif "NET/IB : Using" in text or "NET/Socket : Using" in text:
-            self._nics(line, text)
+            self._read_nics(line, text)
         elif found := _NETWORK.search(text):
-            self.single.setdefault("network", found.group(1))
-            self.single.setdefault("network_line", line)
+            self.network = self.network or _Said(found.group(1), line)
         elif "P2P is disabled" in text or "peer access is not supported" in text:
-            self.single.setdefault("no_p2p_line", line)
+            self.no_p2p_line = self.no_p2p_line or line
         elif found := _COMPLETE.search(text):
-            self.single["nranks"] = int(found.group(2))
-
-    def _transport(self, line: int, name: str) -> None:
-        if name in self.transports or len(self.transports) < _MOST_KEPT:
-            self.transports[name] += 1
-            self.transport_lines.setdefault(name, line)
+            self.nranks = int(found.group(2))
 
     def _choice(self, line: int, collective: str | None, size: str, algorithm: str, protocol: str) -> None:
         size_bytes = whole(size)
-        if size_bytes is None:
+        if size_bytes is None or len(self.chosen) >= _MOST_KEPT:
             return
         a, p = whole(algorithm), whole(protocol)
         name = algorithm.upper() if a is None else _ALGORITHMS.get(a, algorithm)
         kind = protocol.upper() if p is None else _PROTOCOLS.get(p, protocol)
-        if len(self.chosen) < _MOST_KEPT:
-            self.chosen.append(_NcclChoice(collective or "?", size_bytes, name, kind, line))
+        self.chosen.append(_NcclChoice(collective or "?", size_bytes, name, kind, line))
 
-    def _nics(self, line: int, text: str) -> None:
+    def _read_nics(self, line: int, text: str) -> None:
         for name, port, link in _NIC.findall(text.partition("OOB")[0]):
-            self.nics.setdefault((name, int(port)), _Nic(name, int(port), link, line))
+            self._nics.setdefault((name, port), NcclNic(name, link, line))
         if "NET/Socket" in text:
             for name in _SOCKET_NIC.findall(text):
-                self.nics.setdefault((name, None), _Nic(name, None, "Socket", line))
+                self._nics.setdefault((name, ""), NcclNic(name, "Socket", line))
+
+
+def read_nccl_log(lines: Iterable[str]) -> NcclLog:
+    """Gather NCCL's lines; a file without any gives an empty record."""
+    log = NcclLog()
+    for line_number, raw in enumerate(lines, 1):
+        if "NCCL" in raw:
+            log.read(line_number, plain(raw)[:8000])
+    return log

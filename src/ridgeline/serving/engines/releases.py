@@ -7,7 +7,7 @@ be imported, its own list is read instead: ours decides nothing that the engine 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -33,12 +33,6 @@ def release_meant(version: Version) -> Version:
     return version if len(version) > 2 else (*version, 999)
 
 
-def _latest_of(engine: str) -> Version:
-    """The newest release of an engine whose flags were read."""
-    found: Version = catalog.part("engines", engine).latest
-    return found
-
-
 def title_of(engine: str) -> str:
     """As people write its name; as it is where no such engine is known."""
     if engine not in catalog.shipped("engines") and engine not in catalog.names("engines"):
@@ -48,7 +42,7 @@ def title_of(engine: str) -> str:
 
 def release_written(engine: str, version: Version) -> Version:
     """The release whose flags are written for `version`: the newest that is known, where a line is named."""
-    latest = _latest_of(engine)
+    latest: Version = catalog.part("engines", engine).latest
     return latest if release_meant(version) > latest else version
 
 
@@ -86,20 +80,12 @@ class Flag:
 @lru_cache(maxsize=4)
 def read_flags(engine: str) -> Mapping[str, Flag]:
     """The flags of `serving/engines/ENGINE/flags.txt`."""
-    text = (resources.files("ridgeline.serving.engines") / engine / "flags.txt").read_text()
-    return {flag.name: flag for flag in _rows(text.splitlines())}
-
-
-def _rows(lines: Iterable[str]) -> Iterable[Flag]:
-    for line in lines:
+    found = {}
+    for line in (resources.files("ridgeline.serving.engines") / engine / "flags.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
             name, kind, since, gone = line.split()
-            yield Flag(
-                name,
-                kind,
-                () if since == "-" else parse_version(since),
-                _NEVER if gone == "-" else parse_version(gone),
-            )
+            found[name] = Flag(name, kind, parse_version(since), parse_version(gone) or _NEVER)
+    return found
 
 
 # Names of engines and of the two workloads that each gives: NAME-offline and NAME-serve.
@@ -129,10 +115,8 @@ class EngineWorkloads:
     called = "engine"
 
     def names(self) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for engine, package in catalog.origins("engines").items():
-            found |= dict.fromkeys(workloads_of(engine), package)
-        return found
+        engines = catalog.origins("engines").items()
+        return {workload: package for engine, package in engines for workload in workloads_of(engine)}
 
     def part(self, name: str) -> Any:
         engine, _, ending = name.rpartition("-")

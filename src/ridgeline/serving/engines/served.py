@@ -6,30 +6,19 @@ below are times and not counts of lines. Gaps in front of a batch that found not
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
 from ridgeline.serving.engines.failures import LogFailure
 
-_BINS = 240  # of the timeline; two become one when the log outlasts them
+_STRETCHES = 240  # of the log; two become one when the log outlasts them
 _IDLE_GAP_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class ServedMoment:
-    """Means over a stretch of the log; `start_s` counts from its first batch line."""
-
-    start_s: float
-    length_s: float
-    running: float
-    queued: float
-    kv_share: float
-    decode_tok_s: float
-
-
 @dataclass(slots=True)
-class ServedSecond:
-    """Sums over the batch lines that bear one time stamp."""
+class _Sums:
+    """Sums over batch lines."""
 
     lines: int = 0
     decodes: int = 0
@@ -44,41 +33,20 @@ class ServedSecond:
     queued: int = 0
     kv_share: float = 0.0
     decode_tok_s: float = 0.0
+
+
+@dataclass(slots=True)
+class ServedSecond(_Sums):
+    """Those that bear one time stamp."""
+
     from_idle: bool = False
 
 
 @dataclass(slots=True)
-class _Bin:
-    lines: int = 0
-    running: float = 0.0
-    queued: float = 0.0
-    kv_share: float = 0.0
-    decode_tok_s: float = 0.0
+class ServedTotals(_Sums):
+    """Those of a whole log. The names ending in _s are seconds spent in that way, of `span_s` altogether."""
 
-    def add(self, lines: int, running: float, queued: float, kv_share: float, decode_tok_s: float) -> None:
-        self.lines += lines
-        self.running += running
-        self.queued += queued
-        self.kv_share += kv_share
-        self.decode_tok_s += decode_tok_s
-
-
-@dataclass(slots=True)
-class ServedTotals:
-    """Counts are lines; the names ending in _s are seconds spent in that way, of `span_s` altogether."""
-
-    decodes: int = 0
-    prefills: int = 0
-    starved: int = 0
-    eager: int = 0
-    beyond: int = 0
-    full: int = 0
-    capped: int = 0
-    waiting: int = 0
-    running: int = 0
     most_running: int = 0
-    kv_share: float = 0.0
-    decode_tok_s: float = 0.0
     peak_kv_share: float = 0.0
     span_s: float = 0.0
     idle_s: float = 0.0
@@ -99,25 +67,14 @@ class ServedTotals:
         """Of the time in which there was work; None where the log has no times, or too few."""
         return min(1.0, seconds / self.busy_s) if self.busy_s > 0 else None
 
-    @property
-    def mean_running(self) -> float:
-        return self.running / self.decodes if self.decodes else 0.0
-
-    @property
-    def mean_kv_share(self) -> float:
-        return self.kv_share / self.decodes if self.decodes else 0.0
-
-    @property
-    def mean_decode_tok_s(self) -> float:
-        return self.decode_tok_s / self.decodes if self.decodes else 0.0
-
 
 @dataclass(slots=True)
 class ServedTally:
     """Takes one `ServedSecond` after the other."""
 
     totals: ServedTotals = field(default_factory=ServedTotals)
-    _bins: list[_Bin] = field(default_factory=list)
+    _decodes: Counter[int] = field(default_factory=Counter)  # by the stretch of the log, each of `_width_s`
+    _queued: Counter[int] = field(default_factory=Counter)
     _width_s: float = 1.0
     _last_s: float | None = None
     _first_s: float = 0.0
@@ -126,10 +83,8 @@ class ServedTally:
         """`time_s` counts from anywhere; None for lines without a stamp, which have counts but no duration."""
         length = self._length(time_s)
         totals = self.totals
-        for name in _COUNTS:
+        for name in _SUMMED:
             setattr(totals, name, getattr(totals, name) + getattr(second, name))
-        totals.kv_share += second.kv_share
-        totals.decode_tok_s += second.decode_tok_s
         totals.span_s += length
         if second.from_idle and length >= _IDLE_GAP_S:
             totals.idle_s += length
@@ -137,8 +92,8 @@ class ServedTally:
             each = length / second.lines
             for name, count in _TIMED:
                 setattr(totals, name, getattr(totals, name) + each * getattr(second, count))
-        if time_s is not None:
-            self._into_bin(time_s - self._first_s, second)
+        if time_s is not None and second.decodes and time_s >= self._first_s:
+            self._into_stretch(time_s - self._first_s, second)
 
     def _length(self, time_s: float | None) -> float:
         if time_s is None:
@@ -150,42 +105,31 @@ class ServedTally:
         self._last_s = max(self._last_s, time_s)
         return length
 
-    def _into_bin(self, since_s: float, second: ServedSecond) -> None:
-        if not second.decodes or since_s < 0:
-            return
-        while since_s >= _BINS * self._width_s:
-            self._halve()
+    def _into_stretch(self, since_s: float, second: ServedSecond) -> None:
+        while since_s >= _STRETCHES * self._width_s:
+            self._width_s *= 2
+            self._decodes, self._queued = _halved(self._decodes), _halved(self._queued)
         at = int(since_s / self._width_s)
-        while len(self._bins) <= at:
-            self._bins.append(_Bin())
-        self._bins[at].add(second.decodes, second.running, second.queued, second.kv_share, second.decode_tok_s)
+        self._decodes[at] += second.decodes
+        self._queued[at] += second.queued
 
-    def _halve(self) -> None:
-        pairs = [self._bins[i : i + 2] for i in range(0, len(self._bins), 2)]
-        self._bins, self._width_s = [_Bin() for _ in pairs], self._width_s * 2
-        for into, pair in zip(self._bins, pairs, strict=True):
-            for old in pair:
-                into.add(old.lines, old.running, old.queued, old.kv_share, old.decode_tok_s)
+    def queue_over_time(self) -> list[float]:
+        """Waiting requests, mean, over at most some hundred stretches of equal length; those without a decode line are
+        left out."""
+        return [self._queued[at] / self._decodes[at] for at in sorted(self._decodes)]
 
-    def timeline(self) -> tuple[ServedMoment, ...]:
-        """At most some hundred stretches of equal length; those without a decode line are left out."""
-        return tuple(
-            ServedMoment(
-                at * self._width_s,
-                self._width_s,
-                b.running / b.lines,
-                b.queued / b.lines,
-                b.kv_share / b.lines,
-                b.decode_tok_s / b.lines,
-            )
-            for at, b in enumerate(self._bins)
-            if b.lines
-        )
+
+def _halved(counts: Counter[int]) -> Counter[int]:
+    halved: Counter[int] = Counter()
+    for at, count in counts.items():
+        halved[at // 2] += count
+    return halved
 
 
 @dataclass(slots=True)
 class LogTally:
-    """What every engine's log is summed up in. `quotes` are lines worth showing: name -> line number and text.
+    """What every engine's log is summed up in. `cap`: the running requests that one attention group may have. `quotes`
+    are lines worth showing: name -> line number and text.
 
     `failures` are (kind, whether the engine was ready) -> line; `echoes` the kinds that an engine which was asked to
     stop prints on its way.
@@ -194,6 +138,7 @@ class LogTally:
     echoes: ClassVar[tuple[str, ...]] = ()
 
     served: ServedTally = field(default_factory=ServedTally)
+    cap: int | None = None
     quotes: dict[str, tuple[int, str]] = field(default_factory=dict)
     failures: dict[tuple[str, bool], int] = field(default_factory=dict)
     last_work_line: int = 0
@@ -219,7 +164,7 @@ class LogTally:
         return f"failure-{failure.kind}-{failure.ready}"
 
 
-_COUNTS = ("decodes", "prefills", "starved", "eager", "beyond", "full", "capped", "waiting", "running")
+_SUMMED = tuple(summed.name for summed in fields(_Sums))
 _TIMED = (
     ("decode_s", "decodes"),
     ("prefill_s", "prefills"),

@@ -22,7 +22,7 @@ from ridgeline.report.figures.shapes import (
     PlotFigure,
     PlotPoint,
     PlotSeries,
-)  # fmt: skip
+)
 from ridgeline.report.figures.values import needs_log, settings_shown
 from ridgeline.serving.engines.sglang.log import DecodeBatch, read_sglang_log
 from ridgeline.serving.node.monitor import read_samples
@@ -50,17 +50,13 @@ def logged_runs(study: Study, history: History, answer: Answer) -> list[EngineCo
     found = []
     for at, (label, runs) in enumerate(settings_shown(study, history, answer)):
         for run in reversed(runs):
-            ranks = _ranks_of(history.trials[run.trial].settings.get("attn_dp"))
-            steps, note = whole_engine(_steps(run.folder), ranks)
+            ranks = history.trials[run.trial].settings.get("attn_dp")
+            steps, note = whole_engine(_steps(run.folder), ranks if isinstance(ranks, int) else 1)
             if len(steps) >= _FEWEST_STEPS:
                 look = "baseline" if at == 0 else "winner"
                 found.append(EngineCourse(f"{label} (#{run.trial}{note})", look, steps, run))
                 break
     return found
-
-
-def _ranks_of(value: object) -> int:
-    return value if isinstance(value, int) and value > 1 else 1
 
 
 def _steps(folder: Path) -> tuple[DecodeBatch, ...]:
@@ -86,7 +82,7 @@ def whole_engine(steps: Sequence[DecodeBatch], ranks: int) -> tuple[tuple[Decode
     if len(names) < 2:
         if ranks < 2 or not steps or not names[0]:
             return tuple(steps), ""
-        return tuple(_times(step, ranks) for step in steps), f", {ranks} ranks taken to be like {names[0]}"
+        return tuple(_together(step, [step] * ranks) for step in steps), f", {ranks} ranks taken to be like {names[0]}"
     latest: dict[str, DecodeBatch] = {}
     found = []
     for step in steps:
@@ -98,10 +94,6 @@ def whole_engine(steps: Sequence[DecodeBatch], ranks: int) -> tuple[tuple[Decode
 
 def _rank(step: DecodeBatch) -> str:
     return next((name for name in step.stamp.ranks if name.startswith("DP")), "")
-
-
-def _times(step: DecodeBatch, ranks: int) -> DecodeBatch:
-    return _together(step, [step] * ranks)
 
 
 def _together(step: DecodeBatch, parts: Sequence[DecodeBatch]) -> DecodeBatch:
@@ -154,9 +146,8 @@ def _course(
                 PlotPoint(t - known[0][0], v, label=f"{metric_text(v)} after {t - known[0][0]:g} s") for t, v in known
             )
             series.append(PlotSeries(one.label, points, one.look, "line"))
-    return PlotFigure(
-        key, title, "", Axis("seconds", from_zero=True), Axis(unit, from_zero=True), tuple(series), small=True
-    )
+    x, y = Axis("seconds", from_zero=True), Axis(unit, from_zero=True)
+    return PlotFigure(key, title, "", x, y, tuple(series), small=True)
 
 
 def _time(step: DecodeBatch) -> float:
@@ -192,7 +183,6 @@ def _step_point(step: DecodeBatch) -> PlotPoint:
 
 
 def time_split(study: Study, history: History, answer: Answer) -> BarFigure | None:
-    """Where the wall time of a run went: engine start, CUDA graphs, the measured part, the rest."""
     rows = []
     for label, runs in settings_shown(study, history, answer):
         metrics = runs[-1].metrics
@@ -210,7 +200,6 @@ def time_split(study: Study, history: History, answer: Answer) -> BarFigure | No
 
 
 def power(logged: Sequence[EngineCourse]) -> PlotFigure | None:
-    """GPU power over the run, from the monitor's samples."""
     series = []
     for one in logged:
         try:
@@ -225,13 +214,5 @@ def power(logged: Sequence[EngineCourse]) -> PlotFigure | None:
             series.append(PlotSeries(one.label, points, one.look, "line"))
     if not series:
         return None
-    axis = Axis("seconds", from_zero=True)
-    return PlotFigure(
-        "time-power",
-        "GPU power while measured",
-        "",
-        axis,
-        Axis("W, all GPUs", from_zero=True),
-        tuple(series),
-        small=True,
-    )
+    x, y = Axis("seconds", from_zero=True), Axis("W, all GPUs", from_zero=True)
+    return PlotFigure("time-power", "GPU power while measured", "", x, y, tuple(series), small=True)

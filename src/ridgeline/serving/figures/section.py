@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from ridgeline.records.answer import Answer
+from ridgeline.records.expression import is_number
 from ridgeline.records.measurement import CO2, DOLLARS, DOLLARS_PER_TOKENS, JOULES, unit_of
 from ridgeline.records.run import Run
 from ridgeline.records.site import costs
@@ -27,13 +28,7 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
 )
 from ridgeline.report.figures.values import measured_unit, needs_log, settings_shown
-from ridgeline.serving.figures.engine_log import (
-    logged_runs,
-    over_time,
-    power,
-    step_times,
-    time_split,
-)
+from ridgeline.serving.figures.engine_log import logged_runs, over_time, power, step_times, time_split
 from ridgeline.serving.traffic.limits import terms, within_each
 from ridgeline.serving.traffic.requests import stated_slos
 from ridgeline.stats.wording import metric_text
@@ -136,11 +131,10 @@ class _LoadedRuns:
         return tuple(_mean_point(x, [y for at, y, _ in found if at == x], metric) for x in loads)
 
     def _load(self, trial: Trial, run: Run) -> float | None:
-        return run.metrics.get("requests_s") if self.knob is None else _number(trial.settings.get(self.knob))
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+        if self.knob is None:
+            return run.metrics.get("requests_s")
+        sent = trial.settings.get(self.knob)
+        return float(sent) if is_number(sent) else None
 
 
 def _latency(study: Study, loaded: _LoadedRuns, short: str, told: str) -> PlotFigure:

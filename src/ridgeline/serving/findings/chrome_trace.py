@@ -105,11 +105,10 @@ class _HostOperators:
         self._count = 0
 
     def add(self, event: _Event, name: str, seconds: float, line: int, text: str) -> None:
-        start = event.get("ts")
-        if self._count < _MOST_OPERATORS and isinstance(start, int | float | str) and _is_number(start):
+        start_s = _start_s(event)
+        if self._count < _MOST_OPERATORS and start_s is not None:
             self._count += 1
-            thread = self._threads.setdefault(event.get("tid"), [])
-            thread.append((float(start) / 1e6, -seconds, name[:200], line, text))
+            self._threads.setdefault(event.get("tid"), []).append((start_s, -seconds, name[:200], line, text))
 
     def tally(self) -> KernelTally | None:
         """Of the busiest thread, which is the one that runs the model; None where there is nothing to tell."""
@@ -164,24 +163,19 @@ def read_chrome_trace(pieces: Iterable[bytes]) -> tuple[KernelTally, str]:
             if not tally.other_text:
                 tally.other_line, tally.other_text = line, text
             return
-        start = event.get("ts")
-        start = float(start) if isinstance(start, int | float | str) and _is_number(start) else None
-        if start is not None:
-            tally.between(start / 1e6, start / 1e6 + seconds, _device(event))
+        start_s, args = _start_s(event), event.get("args")
+        if start_s is not None:
+            device = args.get("device") if isinstance(args, dict) else None
+            tally.between(start_s, start_s + seconds, device if isinstance(device, int) else 0)
 
     reader = _TraceReader(take)
     reader.read(pieces)
     if not tally.kernels and (on_host := operators.tally()) is not None:
-        on_host.other_events, on_host.other_line, on_host.other_text = (
-            tally.other_events,
-            tally.other_line,
-            tally.other_text,
-        )
+        on_host.other_events = tally.other_events
+        on_host.other_line, on_host.other_text = tally.other_line, tally.other_text
         tally = on_host
-    for kernel in tally.kernels.values():
-        kernel.line, kernel.text = _named_line(kernel.line, kernel.text)
-    for name, (line, text) in tally.host_line.items():
-        tally.host_line[name] = _named_line(line, text)
+    for quoted in (*tally.kernels.values(), *tally.host_calls.values()):
+        quoted.line, quoted.text = _named_line(quoted.line, quoted.text)
     tally.other_line, tally.other_text = _named_line(tally.other_line, tally.other_text)
     damage = reader.damage
     if reader.skipped:
@@ -196,18 +190,13 @@ def _named_line(line: int, text: str) -> tuple[int, str]:
     return line + text.count("\n", 0, at), text[start:].partition("\n")[0]
 
 
-def _is_number(value: float | str) -> bool:
+def _start_s(event: _Event) -> float | None:
+    """Some writers put the number in quotes."""
     try:
-        number = float(value)
-    except ValueError:
-        return False
-    return number == number and abs(number) < 1e18
-
-
-def _device(event: _Event) -> int:
-    args = event.get("args")
-    device = args.get("device") if isinstance(args, dict) else None
-    return device if isinstance(device, int) else 0
+        microseconds = float(event.get("ts", ""))
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return microseconds / 1e6 if abs(microseconds) < 1e18 else None
 
 
 def pieces_of(lines: Iterable[str]) -> Iterator[bytes]:

@@ -134,12 +134,12 @@ def _idle(tally: KernelTally) -> Iterator[RawFinding]:
     idle = tally.idle_share
     if idle is None or idle < 0.3 or any(_launches(tally)):
         return
-    host = sorted(tally.host_s.items(), key=lambda h: -h[1])[:1]
-    waits = f" The host was longest in {host[0][0]}." if host else ""
     longest = sorted(tally.kernels.values(), key=lambda k: -k.seconds)[:1]
+    call = sorted(tally.host_calls.values(), key=lambda k: -k.seconds)[:1]
+    waits = f" The host was longest in {call[0].name}." if call else ""
     yield RawFinding(
         f"no kernel ran for at least {idle:.0%} of the {tally.span_s:.2f} s profiled",
-        (*_quotes(longest), *(_host_quote(tally, name) for name, _ in host)),
+        _quotes([*longest, *call]),
         f"Look for start-up, compilation, input and waiting in the gaps, or profile a steady part.{waits}",
         share=idle,
         key="kernels.idle",
@@ -198,11 +198,6 @@ def _quotes(kernels: Iterable[KernelTime]) -> tuple[Quote, ...]:
     return tuple(Quote(k.line, k.name[:60], k.text) for k in kernels)
 
 
-def _host_quote(tally: KernelTally, name: str) -> Quote:
-    line, text = tally.host_line[name]
-    return Quote(line, name[:60], text)
-
-
 def _kernel_summary(tally: KernelTally) -> LogSummary:
     if tally.kernel_s <= 0:
         return LogSummary()
@@ -221,15 +216,11 @@ def _kernel_summary(tally: KernelTally) -> LogSummary:
         figures.insert(1, SummaryFigure(without, tally.idle_share or 0.0, "share"))
     together: dict[str, float] = defaultdict(float)
     for kernel in tally.kernels.values():
-        together[_without_tile(kernel.name)[:60]] += kernel.seconds
+        # a library takes a product's tile by its size, so that two batches have hardly a name in common
+        together[_TILE.sub(" (all tiles)", kernel.name)[:60]] += kernel.seconds
     longest = sorted(together.items(), key=lambda item: -item[1])[:10]
     figures += [SummaryFigure(f"{unit} {name}", seconds, "s") for name, seconds in longest]
     return LogSummary(tuple(figures))
-
-
-def _without_tile(name: str) -> str:
-    """A library takes a product's tile by its size, so that two batches have hardly a name in common."""
-    return _TILE.sub(" (all tiles)", name)
 
 
 def _analyze_csv(source: str, lines: Iterable[str]) -> list[Finding]:

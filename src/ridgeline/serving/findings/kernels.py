@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ridgeline.diagnose.profilers.profile import Call, Function, Profile, is_nccl, summed
@@ -47,7 +47,7 @@ _OTHER_NAMES = "(all further names)"
 
 @dataclass(slots=True)
 class KernelTime:
-    """One kernel by its name, summed over its launches. `line` is where it was longest, or first."""
+    """One kernel, or one CUDA call of the host, by its name, summed up. `line` is where it was longest, or first."""
 
     name: str
     count: int = 0
@@ -60,21 +60,17 @@ class KernelTime:
 
     @property
     def purpose(self) -> str:
-        return _purpose_of(self.name)
+        return next((label for label, pattern in _CLASSES if pattern.search(self.name[:400])), "other")
 
 
 SMALL_S = 10e-6  # about what a launch costs the host: shorter kernels leave the GPU waiting
-
-
-def _purpose_of(name: str) -> str:
-    return next((label for label, pattern in _CLASSES if pattern.search(name[:400])), "other")
 
 
 @dataclass(slots=True)
 class KernelTally:
     """`span_s` is from the first kernel's start to the last one's end, None where the profile has no times of day.
 
-    `host_s` are seconds of the host in CUDA calls, by name; `graph_launches` counts CUDA graphs, which hide launches.
+    `host_calls` are the CUDA calls of the host; `graph_launches` counts CUDA graphs, which hide launches.
     """
 
     tool: str
@@ -84,9 +80,7 @@ class KernelTally:
     start_s: float | None = None
     end_s: float | None = None
     copies_s: float = 0.0
-    host_s: dict[str, float] = field(default_factory=dict)
-    host_calls: dict[str, int] = field(default_factory=dict)
-    host_line: dict[str, tuple[int, str]] = field(default_factory=dict)
+    host_calls: dict[str, KernelTime] = field(default_factory=dict)
     other_events: int = 0  # of the host, in a trace
     other_line: int = 0
     other_text: str = ""
@@ -111,10 +105,10 @@ class KernelTally:
 
     def host(self, name: str, seconds: float, line: int, text: str, calls: int = 1) -> None:
         """A CUDA call of the host."""
-        if name in self.host_s or len(self.host_s) < _MOST_NAMES:
-            self.host_s[name] = self.host_s.get(name, 0.0) + seconds
-            self.host_calls[name] = self.host_calls.get(name, 0) + calls
-            self.host_line.setdefault(name, (line, text))
+        if name in self.host_calls or len(self.host_calls) < _MOST_NAMES:
+            call = self.host_calls.setdefault(name, KernelTime(name, line=line, text=text))
+            call.count += calls
+            call.seconds += seconds
 
     def between(self, start_s: float, end_s: float, device: int) -> None:
         self.start_s = start_s if self.start_s is None or start_s < self.start_s else self.start_s
@@ -132,7 +126,7 @@ class KernelTally:
 
     @property
     def graph_launches(self) -> int:
-        return sum(count for name, count in self.host_calls.items() if "GraphLaunch" in name)
+        return sum(call.count for call in self.host_calls.values() if "GraphLaunch" in call.name)
 
     @property
     def span_s(self) -> float | None:
@@ -171,8 +165,14 @@ def read_nsys(lines: Iterable[str]) -> Profile:
     """
     kernels: list[Function] = []
     mpi: list[Call] = []
-    for row, line_number, _ in _nsys_rows(lines):
-        _row(row, line_number, kernels, mpi)
+    for name, seconds, row, line_number, _ in _nsys_rows(lines):
+        if (percent := number(row.get("Time (%)"))) is None:
+            continue
+        if _is_mpi(name, row):
+            mpi.append(Call(name, seconds, percent / 100, None, whole(row.get("Instances")), line_number))
+        else:
+            place = "CUDA API" if "Num Calls" in row else "GPU"
+            kernels.append(Function(name, place, percent / 100, seconds, line_number))
     gpu = [f for f in kernels if f.module == "GPU"]
     total_s = sum(f.seconds or 0.0 for f in gpu)
     nccl = [f for f in gpu if is_nccl(f.name)]
@@ -200,51 +200,40 @@ def read_nsys(lines: Iterable[str]) -> Profile:
 def read_nsys_kernels(lines: Iterable[str]) -> KernelTally:
     """The kernels of cuda_gpu_kern_sum and the calls of cuda_api_sum; sums only, so a name counts by its mean."""
     tally = KernelTally("nsys")
-    for row, line_number, line in _nsys_rows(lines):
-        _kernel_row(row, line_number, line, tally)
+    for name, seconds, row, line_number, line in _nsys_rows(lines):
+        if _is_mpi(name, row):
+            continue
+        if (calls := whole(row.get("Num Calls"))) is not None:
+            tally.host(name, seconds, line_number, line, calls)
+            continue
+        count = max(1, whole(row.get("Instances")) or 1)
+        kernel = tally.kernel(name)
+        kernel.count += count
+        kernel.seconds += seconds
+        if seconds / count < SMALL_S:
+            kernel.small += count
+            kernel.small_s += seconds
+        if seconds >= kernel.longest_s:
+            kernel.longest_s, kernel.line, kernel.text = seconds, line_number, line
     return tally
 
 
-def _kernel_row(row: dict[str, str], line_number: int, line: str, tally: KernelTally) -> None:
-    nanoseconds, name = number(row.get("Total Time (ns)")), row.get("Name")
-    if nanoseconds is None or nanoseconds < 0 or not name or name.startswith("MPI_") or "Source" in row:
-        return
-    seconds = nanoseconds / 1e9
-    if (calls := whole(row.get("Num Calls"))) is not None:
-        tally.host(name, seconds, line_number, line, calls)
-        return
-    count = max(1, whole(row.get("Instances")) or 1)
-    kernel = tally.kernel(name)
-    kernel.count += count
-    kernel.seconds += seconds
-    if seconds / count < SMALL_S:
-        kernel.small += count
-        kernel.small_s += seconds
-    if seconds >= kernel.longest_s:
-        kernel.longest_s, kernel.line, kernel.text = seconds, line_number, line
+def _is_mpi(name: str, row: Mapping[str, str]) -> bool:
+    return name.startswith("MPI_") or "Source" in row
 
 
-def _row(row: dict[str, str], line_number: int, kernels: list[Function], mpi: list[Call]) -> None:
-    percent, nanoseconds, name = number(row.get("Time (%)")), number(row.get("Total Time (ns)")), row.get("Name")
-    if percent is None or nanoseconds is None or not name or nanoseconds < 0:
-        return
-    seconds = nanoseconds / 1e9
-    if name.startswith("MPI_") or "Source" in row:
-        mpi.append(Call(name, seconds, percent / 100, None, whole(row.get("Instances")), line_number))
-    else:
-        place = "CUDA API" if "Num Calls" in row else "GPU"
-        kernels.append(Function(name, place, percent / 100, seconds, line_number))
-
-
-def _nsys_rows(lines: Iterable[str]) -> Iterator[tuple[dict[str, str], int, str]]:
-    """Rows of its tables by column, with the number and the text of the line."""
+def _nsys_rows(lines: Iterable[str]) -> Iterator[tuple[str, float, dict[str, str], int, str]]:
+    """Rows of its tables that have a name and a time: these two, all by column, the number and the text of the line."""
     columns: list[str] = []
     for line_number, raw in enumerate(lines, 1):
         line = raw[:8000]
         if line.startswith(('"Time (%)"', "Time (%),")):
             columns = _cells(line)
         elif columns and line.lstrip(' "')[:1].isdigit():
-            yield dict(zip(columns, _cells(line), strict=False)), line_number, line
+            row = dict(zip(columns, _cells(line), strict=False))
+            nanoseconds, name = number(row.get("Total Time (ns)")), row.get("Name")
+            if nanoseconds is not None and nanoseconds >= 0 and name:
+                yield name, nanoseconds / 1e9, row, line_number, line
         elif not line.strip():
             columns = []
 

@@ -41,9 +41,9 @@ def _refused(log: NcclLog) -> list[RawFinding]:
 
 def _sockets(log: NcclLog) -> Iterator[RawFinding]:
     over_tcp = [t for t in log.transports if t.name.startswith("NET/Socket")]
-    if log.network != "Socket" and not over_tcp:
+    if (log.network is None or log.network.value != "Socket") and not over_tcp:
         return
-    quotes = [Quote(log.network_line)] if log.network_line else []
+    quotes = [Quote(log.network.line)] if log.network else []
     yield RawFinding(
         "NCCL uses TCP sockets between nodes, not InfiniBand",
         (*quotes, *(Quote(t.line) for t in over_tcp[:1])),
@@ -55,10 +55,9 @@ def _sockets(log: NcclLog) -> Iterator[RawFinding]:
 
 
 def _ethernet(log: NcclLog) -> Iterator[RawFinding]:
-    links = {nic.link for nic in log.nics}
     wrong = [nic for nic in log.nics if nic.link in ("RoCE", "Ethernet")]
     right = [nic.name for nic in log.nics if nic.link == "IB"]
-    if not wrong or "IB" not in links:
+    if not wrong or not right:
         return
     names = ", ".join(nic.name for nic in wrong)
     yield RawFinding(
@@ -137,7 +136,7 @@ def _warnings(log: NcclLog) -> Iterator[RawFinding]:
     first = log.warnings[0]
     times = f" {log.warned} times, first" if log.warned > 1 else ""
     yield RawFinding(
-        f"NCCL warned{times}: {first.text.strip()[:120]}",
+        f"NCCL warned{times}: {first.value.strip()[:120]}",
         (Quote(first.line),),
         "A connection that fails or a completion with an error points to a node or a link: try the same run "
         "without that node.",

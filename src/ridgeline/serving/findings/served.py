@@ -5,15 +5,16 @@ A healthy log has something to say too: how busy the engine was, and what would 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import fmean
 
 from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure, knob
 from ridgeline.records.finding import KnobToTry
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.base import ServingEngine, engine_named
 from ridgeline.serving.engines.failures import NextValues, leading_cause
-from ridgeline.serving.engines.served import ServedMoment, ServedTally, ServedTotals
+from ridgeline.serving.engines.served import LogTally, ServedTally, ServedTotals
 
 _MUCH = 0.25  # of the working time, from which on something is called the limit
 _MOST_GRAPHS = 4096
@@ -54,47 +55,31 @@ class EngineKnobs:
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A log's sums with what the rules below need beside them. `line` is the number of a quoted line, or 0."""
-
-    engine: str
-    tally: ServedTally
-    line: Callable[[str], int]
-    cap: int | None
-    cap_flag: str
-    knobs: Callable[[str], tuple[KnobToTry, ...]]
-    offline: bool = False
-    fewest_lines: int = 10  # below which nothing is said about the run as a whole
-
-    @property
-    def totals(self) -> ServedTotals:
-        return self.tally.totals
-
-
-def what_limits(served: Served) -> Iterator[RawFinding]:
-    """One note: where the time went, how full batch and pool were, and what holds the engine back."""
-    totals = served.totals
-    quotes = [Quote(line) for line in dict.fromkeys(map(served.line, ("limits", "busiest", "peak"))) if line]
-    if totals.decodes < served.fewest_lines or not quotes:
+def what_limits(
+    engine: ServingEngine, log: LogTally, *, offline: bool = False, fewest_lines: int = 10
+) -> Iterator[RawFinding]:
+    """One note: where the time went, how full batch and pool were, and what holds the engine back; nothing of a run
+    with fewer decode lines."""
+    quotes = [Quote(line) for line in dict.fromkeys(map(log.line, ("limits", "busiest", "peak"))) if line]
+    if log.served.totals.decodes < fewest_lines or not quotes:
         return
-    limit, advice, share = _limit(served)
+    limit, advice, share = _limit(engine, log.served.totals, offline)
     yield RawFinding(
-        f"{limit}; {_usage(served)}",
+        f"{limit}; {_usage(engine, log)}",
         tuple(quotes[:2]),
         advice,
         "note",
         share=share,
-        key=f"{served.engine}.limit",
+        key=f"{engine.name}.limit",
     )
 
 
-def _usage(served: Served) -> str:
-    totals = served.totals
-    parts = [f"{totals.mean_running:.0f} requests ran at once (at most {totals.most_running}"]
-    parts[0] += f" of {served.cap})" if served.cap else ")"
-    parts.append(f"the KV pool was {totals.mean_kv_share:.0%} full (at most {totals.peak_kv_share:.0%})")
-    if totals.eager < totals.decodes and engine_named(served.engine).logs_graphs:
+def _usage(engine: ServingEngine, log: LogTally) -> str:
+    totals = log.served.totals
+    parts = [f"{totals.running / totals.decodes:.0f} requests ran at once (at most {totals.most_running}"]
+    parts[0] += f" of {log.cap})" if log.cap else ")"
+    parts.append(f"the KV pool was {totals.kv_share / totals.decodes:.0%} full (at most {totals.peak_kv_share:.0%})")
+    if totals.eager < totals.decodes and engine.logs_graphs:
         parts.append(f"{1 - totals.eager / totals.decodes:.0%} of decode lines used CUDA graphs")
     split = [(totals.decode_s, "decode"), (totals.prefill_s, "prefill"), (totals.idle_s, "idle")]
     if totals.span_s >= 5 and totals.prefills:
@@ -102,9 +87,7 @@ def _usage(served: Served) -> str:
     return "; ".join(parts)
 
 
-def _limit(served: Served) -> tuple[str, str, float | None]:
-    totals = served.totals
-
+def _limit(engine: ServingEngine, totals: ServedTotals, offline: bool) -> tuple[str, str, float | None]:
     def much(seconds: float, lines: int) -> bool:
         share = totals.share(seconds)
         return lines > 0 and (lines / totals.decodes if share is None else share) >= _MUCH
@@ -112,7 +95,7 @@ def _limit(served: Served) -> tuple[str, str, float | None]:
     if much(totals.full_s, totals.full):
         return "the KV pool was the limit", "See the advice on the pool above.", totals.share(totals.full_s)
     if much(totals.capped_s, totals.capped):
-        advice = f"Raise {served.cap_flag}; see the advice on the cap above."
+        advice = f"Raise {engine.running_flag}; see the advice on the cap above."
         return "the cap on running requests was the limit", advice, totals.share(totals.capped_s)
     if much(totals.beyond_s, totals.beyond):
         advice = "Capture graphs for the batches that ran; see the advice above."
@@ -120,7 +103,7 @@ def _limit(served: Served) -> tuple[str, str, float | None]:
     if much(totals.waiting_s, totals.waiting):
         advice = "Requests waited with room in pool and batch: look at prefill (chunk size, prompts) and the policy."
         return "requests waited for their prefill", advice, totals.share(totals.waiting_s)
-    if served.offline:
+    if offline:
         advice = "The engine took all of it at once and then ran dry: give a run more requests to see its limit."
         return "the batch it was given was the limit: hardly anything waited", advice, None
     advice = (
@@ -130,29 +113,24 @@ def _limit(served: Served) -> tuple[str, str, float | None]:
     return "what came in was the limit: hardly anything waited", advice, None
 
 
-def queue_growth(served: Served) -> Iterator[RawFinding]:
+def queue_growth(engine: ServingEngine, log: LogTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     """The queue at the end of the log is far longer than at its beginning: more came in than was served."""
-    timeline = served.tally.timeline()
-    if len(timeline) < 8 or not served.line("waiting"):
+    queue = log.served.queue_over_time()
+    if len(queue) < 8 or not log.line("waiting"):
         return
-    quarter = len(timeline) // 4
-    early, late = _mean_queue(timeline[:quarter]), _mean_queue(timeline[-quarter:])
-    half = _mean_queue(timeline[quarter : 2 * quarter])
+    quarter = len(queue) // 4
+    early, half, late = map(fmean, (queue[:quarter], queue[quarter : 2 * quarter], queue[-quarter:]))
     if late < 10 or late < 2 * max(1.0, early) or late < half:
         return
     yield RawFinding(
         f"the queue grew from {early:.0f} to {late:.0f} waiting requests: more came in than was served",
-        tuple(Quote(line) for line in dict.fromkeys((served.line("waiting"), served.line("last-waiting"))) if line),
+        tuple(Quote(line) for line in dict.fromkeys((log.line("waiting"), log.line("last-waiting"))) if line),
         "Latency grows without bound at this rate: send less here, add a replica, or raise what limits it.",
         "warning",
-        share=served.totals.share(served.totals.waiting_s),
-        knobs=served.knobs("cap"),
-        key=f"{served.engine}.queue-growth",
+        share=log.served.totals.share(log.served.totals.waiting_s),
+        knobs=knobs.named("cap"),
+        key=f"{engine.name}.queue-growth",
     )
-
-
-def _mean_queue(moments: tuple[ServedMoment, ...]) -> float:
-    return sum(m.queued for m in moments) / len(moments)
 
 
 def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
@@ -161,10 +139,10 @@ def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
     if not totals.decodes:
         return ()
     figures = [
-        SummaryFigure("decode rate, mean", totals.mean_decode_tok_s, unit_of("output_tok_s")),
-        SummaryFigure("running requests, mean", totals.mean_running),
+        SummaryFigure("decode rate, mean", totals.decode_tok_s / totals.decodes, unit_of("output_tok_s")),
+        SummaryFigure("running requests, mean", totals.running / totals.decodes),
         SummaryFigure("running requests, most", totals.most_running),
-        SummaryFigure("KV pool, mean", totals.mean_kv_share, "share"),
+        SummaryFigure("KV pool, mean", totals.kv_share / totals.decodes, "share"),
         SummaryFigure("KV pool, peak", totals.peak_kv_share, "share"),
         SummaryFigure("lines with requests waiting", totals.waiting / totals.decodes, "share"),
         SummaryFigure("lines without a CUDA graph", totals.eager / totals.decodes, "share"),
@@ -179,14 +157,13 @@ def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
     return tuple(figures)
 
 
-def failure_claims(
-    engine: ServingEngine, failures: Sequence[tuple[str, bool, int]], last_work_line: int, knobs: EngineKnobs
-) -> Iterator[RawFinding]:
-    """One claim for the cause of a failed run, from (kind, whether the engine was ready, line).
+def failure_claims(engine: ServingEngine, log: LogTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
+    """One claim for the cause of a failed run.
 
-    An exception after which the engine went on working (up to `last_work_line`) was handled and is no failure.
+    An exception after which the engine went on working was handled and is no failure.
     """
-    found = leading_cause(f for f in failures if f[0] != "exception" or f[2] > last_work_line)
+    failures = ((kind, ready, line) for (kind, ready), line in log.failures.items())
+    found = leading_cause(f for f in failures if f[0] != "exception" or f[2] > log.last_work_line)
     if found is None:
         return
     kind, failure, line = found
@@ -195,9 +172,8 @@ def failure_claims(
     yield RawFinding(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)
 
 
-def told_to_stop(engine: ServingEngine, line: int) -> Iterator[RawFinding]:
-    """From the line that says so, or 0."""
-    if line:
+def told_to_stop(engine: ServingEngine, log: LogTally) -> Iterator[RawFinding]:
+    if log.stop_line:
         advice = "Nothing to do: what its processes say to each other after that line is the stop, not a crash."
         claim, key = "the server was told to stop", f"{engine.name}.stopped"
-        yield RawFinding(claim, (Quote(line),), advice, "note", key=key)
+        yield RawFinding(claim, (Quote(log.stop_line),), advice, "note", key=key)

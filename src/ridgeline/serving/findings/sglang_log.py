@@ -9,10 +9,9 @@ from ridgeline.diagnose.base import Analyzer, LogSummary, Quote, RawFinding, Sum
 from ridgeline.records.finding import Finding, Severity
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
-from ridgeline.serving.engines.sglang.tally import KvInFlight, SglangTally, tally_sglang_log
+from ridgeline.serving.engines.sglang.tally import SglangTally, tally_sglang_log
 from ridgeline.serving.findings.served import (
     EngineKnobs,
-    Served,
     failure_claims,
     queue_growth,
     served_figures,
@@ -30,9 +29,7 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one engine's or server's log, in one pass and constant memory."""
     log = tally_sglang_log(lines)
     knobs = _knobs(log)
-    served = Served(SGLANG.name, log.served, log.line, log.cap, SGLANG.running_flag, knobs.named, _offline(log))
-    failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
-    claims = [*failure_claims(SGLANG, failed, log.last_work_line, knobs)]
+    claims = [*failure_claims(SGLANG, log, knobs)]
     for rule in (
         _contaminated,
         _graphs,
@@ -46,11 +43,12 @@ def _analyze(source: str, lines: Iterable[str]) -> list[Finding]:
         _never_ready,
     ):
         claims += rule(log, knobs)
-    claims += told_to_stop(SGLANG, log.line("stop") if log.stop_line else 0)
+    claims += told_to_stop(SGLANG, log)
     held_up = _held_up_by_kv(log)
-    return cited(
-        source, log.texts(), [*claims, *held_up, *queue_growth(served), *([] if held_up else what_limits(served))]
-    )
+    claims += [*held_up, *queue_growth(SGLANG, log, knobs)]
+    if not held_up:
+        claims += what_limits(SGLANG, log, offline=_offline(log))
+    return cited(source, log.texts(), claims)
 
 
 def _portray(lines: Iterable[str]) -> LogSummary:
@@ -74,11 +72,9 @@ def _tokens(log: SglangTally) -> float:
 
 
 def _knobs(log: SglangTally) -> EngineKnobs:
-    said = dict(log.settings)
-    said.setdefault("max_running_requests", log.cap)
-    if log.cap and not isinstance(said["max_running_requests"], int):
+    said = {**log.settings, "cuda_graph_max_bs": log.largest_graph}
+    if not isinstance(said.get("max_running_requests"), int):
         said["max_running_requests"] = log.cap
-    said["cuda_graph_max_bs"] = log.largest_graph
     if log.limits:
         said["chunked_prefill_size"] = log.limits.chunked_prefill_size
     return EngineKnobs(SGLANG.name, said)
@@ -147,7 +143,7 @@ def _pool(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
 
 
 def _retractions(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
-    if not log.retractions:
+    if not log.retracted:
         return
     lines = dict.fromkeys((log.line("retraction"), log.line("last-retraction")))
     yield RawFinding(
@@ -199,21 +195,20 @@ def _chunks(log: SglangTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
         "or --enable-mixed-chunk."
     )
     severity: Severity = "note" if _offline(log) else "advice"
-    key, tried = "sglang.prefill-starves-decode", knobs.named("chunk")
     if stretch.chunks >= 10 and chunk:
-        seconds = stretch.last_s - stretch.first_s if stretch.last_s and stretch.first_s else None
+        seconds = stretch.last_s - stretch.first_s if stretch.last_s and stretch.first_s else 0.0
         lasting = f" for {seconds:.0f} s" if seconds else ""
         claim = (
             f"{stretch.chunks} full prefill chunks of {chunk} tokens in a row{lasting}, while up to {stretch.running} "
             "running requests got no token"
         )
-        quotes = (Quote(log.line("stretch-first")), Quote(log.line("stretch-last")))
-        yield RawFinding(claim, quotes, advice, severity, share, tried, key)
+        quotes: tuple[Quote, ...] = (Quote(log.line("stretch-first")), Quote(log.line("stretch-last")))
+    elif share is not None and share >= _STARVED_SHARE and totals.busy_s >= 5 and log.line("starved"):
+        claim = f"prefill took {share:.0%} of the working time while other requests were waiting for their next token"
+        quotes = (Quote(log.line("starved")),)
+    else:
         return
-    if share is None or share < _STARVED_SHARE or totals.busy_s < 5 or not log.line("starved"):
-        return
-    claim = f"prefill took {share:.0%} of the working time while other requests were waiting for their next token"
-    yield RawFinding(claim, (Quote(log.line("starved")),), advice, severity, share, tried, key)
+    yield RawFinding(claim, quotes, advice, severity, share, knobs.named("chunk"), "sglang.prefill-starves-decode")
 
 
 def _offline(log: SglangTally) -> bool:
@@ -268,13 +263,8 @@ def _held_up_by_kv(log: SglangTally) -> list[RawFinding]:
             key="sglang.kv-on-its-way",
         )
         for name, side, what, whose in sides
-        if _is_much(side) and log.line(name)
+        if side.many > 0 and side.many >= _MUCH * side.lines and log.line(name)
     ]
-
-
-def _is_much(side: KvInFlight) -> bool:
-    """Whether so many transfers were under way for so long that they count as the limit."""
-    return side.many > 0 and side.many >= _MUCH * side.lines
 
 
 def _notices(log: SglangTally, _: EngineKnobs) -> Iterator[RawFinding]:

@@ -14,7 +14,6 @@ from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.serving.engines.vllm.log import VllmTally, tally_vllm_log
 from ridgeline.serving.findings.served import (
     EngineKnobs,
-    Served,
     failure_claims,
     queue_growth,
     served_figures,
@@ -29,41 +28,31 @@ _STARVED_SHARE = 0.2
 def analyze(source: str, lines: Iterable[str]) -> list[Finding]:
     """Findings of one server's or engine's log, in one pass and constant memory."""
     log = tally_vllm_log(lines)
-    release = parse_version(log.version) or VLLM.defaults.current
-    knobs = EngineKnobs(VLLM.name, {"gpu_memory_utilization": usual_fraction(release), **log.args})
-    served = Served(VLLM.name, log.served, log.line, log.cap, VLLM.running_flag, knobs.named, fewest_lines=3)
-    failed = [(kind, ready, line) for (kind, ready), line in log.failures.items()]
-    claims = [*failure_claims(VLLM, failed, log.last_work_line, knobs)]
+    release = parse_version(log.said.version) or VLLM.defaults.current
+    knobs = EngineKnobs(VLLM.name, {"gpu_memory_utilization": usual_fraction(release), **log.said.args})
+    claims = [*failure_claims(VLLM, log, knobs)]
     for rule in (_preemptions, _pool, _cap, _hits, _starved):
         claims += rule(log, knobs)
-    return cited(
-        source,
-        log.texts(),
-        [
-            *claims,
-            *told_to_stop(VLLM, log.line("stop") if log.stop_line else 0),
-            *queue_growth(served),
-            *what_limits(served),
-        ],
-    )
+    claims += [*told_to_stop(VLLM, log), *queue_growth(VLLM, log, knobs), *what_limits(VLLM, log, fewest_lines=3)]
+    return cited(source, log.texts(), claims)
 
 
 def _portray(lines: Iterable[str]) -> LogSummary:
     log = tally_vllm_log(lines)
     figures = [
         *served_figures(log.served),
-        SummaryFigure("requests preempted", log.preempted),
-        SummaryFigure("KV cache size", float(sum(c.tokens for c in log.caches)), unit_of("kv_tokens")),
+        SummaryFigure("requests preempted", log.said.preemptions),
+        SummaryFigure("KV cache size", float(sum(c.tokens for c in log.said.kv_caches)), unit_of("kv_tokens")),
         SummaryFigure("prefix cache hits, peak", log.prefix_hit_share, "share"),
     ]
-    return LogSummary(tuple(figures), log.args)
+    return LogSummary(tuple(figures), log.said.args)
 
 
 def _preemptions(log: VllmTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
-    if not log.preempted or not log.line("preemption"):
+    if not log.said.preemptions or not log.line("preemption"):
         return
     yield RawFinding(
-        f"{log.preempted} requests were preempted for lack of KV cache and computed again",
+        f"{log.said.preemptions} requests were preempted for lack of KV cache and computed again",
         (Quote(log.line("preemption"), "reempt"),),
         "Raise --gpu-memory-utilization, lower --max-num-seqs, or use --kv-cache-dtype fp8 where accuracy allows.",
         "warning",
@@ -84,7 +73,7 @@ def _pool(log: VllmTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
         "also have been preempted, which 0.32 does not log: see vllm:num_preemptions_total of /metrics.",
         share=totals.share(totals.full_s),
         # the CPU build's pool is set by an environment variable that the log does not repeat
-        knobs=() if any(c.device == "CPU" for c in log.caches) else knobs.named("more-pool"),
+        knobs=() if any(c.device == "CPU" for c in log.said.kv_caches) else knobs.named("more-pool"),
         key="vllm.pool-full",
     )
 

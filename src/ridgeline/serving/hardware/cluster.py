@@ -129,7 +129,7 @@ def load_gpu(name: str) -> Gpu:
             memory_bytes=int(_positive(row["memory_mib"], f"{where}.memory_mib") * MIB),
             bandwidth_bytes_s=_positive(row["bandwidth_gb_s"], f"{where}.bandwidth_gb_s") * 1e9,
             flops={d: _positive(v, f"{where}.tflops.{d}") * 1e12 for d, v in row["tflops"].items()},
-            link=_load_link(str(row["link"])),
+            link=_link(_row("link", str(row["link"])), f"hardware: links.{row['link']}"),
             fabric=str(row["fabric"]),
             sms=int(_positive(row.get("sms", 132), f"{where}.sms")),
             domain=int(_positive(row["domain"], f"{where}.domain")) if "domain" in row else 0,
@@ -140,21 +140,18 @@ def load_gpu(name: str) -> Gpu:
         raise InputError(f"{where}: {missing} is missing; see serving/hardware/presets.yaml for the shape") from None
 
 
-def _load_link(name: str) -> Link:
-    table = _tables()["links"]
-    if name not in table:
-        raise _unknown("link", name, list(table))
-    return _link(table[name], f"hardware: links.{name}")
-
-
 def _load_fabric(name: str) -> Fabric:
-    table = _tables()["fabrics"]
-    if name not in table:
-        raise _unknown("fabric", name, list(table))
-    row = table[name]
-    where = f"hardware: fabrics.{name}"
+    row, where = _row("fabric", name), f"hardware: fabrics.{name}"
     rails = int(_positive(row.get("rails", 1), f"{where}.rails"))
     return Fabric(name, str(row.get("kind", "infiniband")), rails, _link(row, where))
+
+
+def _row(kind: str, name: str) -> Mapping[str, Any]:
+    table = _tables()[f"{kind}s"]
+    if name not in table:
+        raise _unknown(kind, name, list(table))
+    found: Mapping[str, Any] = table[name]
+    return found
 
 
 def make_cluster(gpu: str | Gpu, nodes: int = 1, gpus_per_node: int = 8, fabric: str | None = None) -> Cluster:
@@ -174,10 +171,6 @@ def make_cluster(gpu: str | Gpu, nodes: int = 1, gpus_per_node: int = 8, fabric:
 
 def gpu_names() -> list[str]:
     return list(_tables()["gpus"])
-
-
-def _fabric_names() -> list[str]:
-    return list(_tables()["fabrics"])
 
 
 def _tables() -> Mapping[str, Mapping[str, Any]]:
@@ -277,4 +270,4 @@ class HardwareList:
 
 
 def list_hardware() -> HardwareList:
-    return HardwareList(tuple(map(load_gpu, gpu_names())), tuple(map(_load_fabric, _fabric_names())))
+    return HardwareList(tuple(map(load_gpu, gpu_names())), tuple(map(_load_fabric, _tables()["fabrics"])))

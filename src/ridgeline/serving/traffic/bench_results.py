@@ -33,6 +33,7 @@ _RETOKENIZED = "divided by the tool's own count of tokens, {own:,.0f} where the 
 _MINUS_TTFT = "output tokens over (latency - TTFT), which leaves out time in which tokens were also made"
 
 _SAME_COUNT = 0.02  # tokens by two tokenizers
+_TO_MS = {"ms": 1.0, "milliseconds": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
 _Document = Mapping[str, Any]
 # Where a figure may stand is a text: names of nested objects joined by dots, places by |. The first number counts.
 
@@ -121,13 +122,14 @@ def _first(document: _Document, places: str) -> float | None:
 @dataclass(frozen=True, slots=True)
 class _Names:
     """What a tool calls our figures and latencies; a latency whose name ends in @s is in seconds. `spread`: where a
-    percentile of a latency stands, {} for its name."""
+    percentile of a latency stands, {} for its name; `unit`: and its unit, where the file says that."""
 
     tool: str
     figures: Mapping[str, str]
     latencies: Mapping[str, str]
     spread: Mapping[str, str]
     derived: Mapping[str, str] = field(default_factory=dict)
+    unit: str = ""
 
     def run(self, document: _Document, source: str, to_ms: float = 1.0) -> BenchRun:
         found: dict[str, Any] = {name: _first(document, places) for name, places in self.figures.items()}
@@ -140,7 +142,8 @@ class _Names:
     def latency(self, document: _Document, places: str, to_ms: float = 1.0) -> dict[str, float]:
         found: dict[str, float] = {}
         for name in places.split("|"):
-            factor = 1e3 if name.endswith("@s") else to_ms
+            unit = str(_at(document, self.unit.format(name))).partition("/")[0]
+            factor = 1e3 if name.endswith("@s") else _TO_MS.get(unit, to_ms)
             for quantile, place in self.spread.items():
                 value = _number(_at(document, place.format(name.removesuffix("@s"))))
                 if value is not None:
@@ -222,17 +225,8 @@ def _ridgeline_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
     )
 
 
-def _is_evalscope(document: Mapping[str, Any]) -> bool:
-    names = _EVALSCOPE.figures
-    return _first(document, names["requests"]) is not None and _first(document, names["requests_s"]) is not None
-
-
-def _is_sweep(document: _Document) -> bool:
-    """As `bench --sweep` of 0.1 and 0.2 wrote it."""
-    return any(map(_is_ridgeline, _dicts(document.get("points"))))
-
-
 def _sweep_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
+    """Of `bench --sweep`, as 0.1 and 0.2 wrote it."""
     for number, point in enumerate(document["points"], start=1):
         if isinstance(point, dict) and _is_ridgeline(point):
             for run in _ridgeline_runs(point, path):
@@ -347,6 +341,7 @@ _AIPERF = _Names(
      "e2e": "request_latency"},
     {"mean": "{}.avg", "p50": "{}.p50", "p90": "{}.p90", "p95": "{}.p95", "p99": "{}.p99"},
     {"tpot_ms": _AVERAGED},
+    "{}.unit",
 )  # fmt: skip
 _AIPERF_ROWS = _Columns(
     "metrics.usage_prompt_tokens.value|metrics.input_sequence_length.value",
@@ -356,16 +351,10 @@ _AIPERF_ROWS = _Columns(
     "metadata.request_start_ns",
     "metrics.inter_chunk_latency.value",
 )
-_TO_MS = {"ms": 1.0, "milliseconds": 1.0, "s": 1e3, "sec": 1e3, "seconds": 1e3, "us": 1e-3, "ns": 1e-6}
 
 
 def _aiperf_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
     run = _AIPERF.run(document, str(path))
-    units = {name: str(_dict(document.get(theirs)).get("unit", "ms")) for name, theirs in _AIPERF.latencies.items()}
-    latencies = {
-        name: {q: value * _TO_MS.get(units[name], 1.0) for q, value in values.items()}
-        for name, values in run.latencies_ms.items()
-    }
     # by the server's count where the file has it; the tool's own depends on the tokenizer it was given
     inputs = _first(document, "total_usage_prompt_tokens.avg|total_isl.avg")
     counted, own = _first(document, "total_usage_completion_tokens.avg"), _first(document, "total_osl.avg")
@@ -378,7 +367,6 @@ def _aiperf_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
         requests=run.requests + run.failed,
         input_tok_s=inputs / run.duration_s if inputs is not None and run.duration_s else None,
         output_tok_s=counted / run.duration_s if counted is not None and run.duration_s else run.output_tok_s,
-        latencies_ms=latencies,
         derived={**run.derived, **_miscounted(own, counted, "tpot_ms")},
         rows=_aiperf_requests(path.with_name("profile_export.jsonl")),
     )
@@ -577,6 +565,7 @@ _LLM_D = _Names(
      "e2e": "request_latency"},
     {q: f"latency.{{}}.{q}" for q in QUANTILES},
     {"tpot_ms": _AVERAGED},
+    "latency.{}.units",
 )  # fmt: skip
 
 
@@ -586,8 +575,7 @@ def _llm_d_figures(document: _Document) -> _Document:
 
 def _llm_d_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
     figures, load = _llm_d_figures(document), _dict(_at(document, "scenario.load.standardized"))
-    run = _LLM_D.run(figures, str(path))
-    units = {name: str(_at(figures, f"latency.{theirs}.units")) for name, theirs in _LLM_D.latencies.items()}
+    run = _LLM_D.run(figures, str(path), 1e3)
     stack = _dicts(_at(document, "scenario.stack"))
     named = [name for part in stack if (name := _at(part, "standardized.model.name"))]
     tool = str(load.get("tool") or _at(document, "scenario.load.name") or "")
@@ -598,10 +586,6 @@ def _llm_d_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
         concurrency=_count(load.get("concurrency")) or None,
         rate_s=_number(load.get("rate_qps")),
         duration_s=_number(_at(figures, "time.duration")) or _iso_seconds(_at(document, "run.time.duration")),
-        latencies_ms={
-            name: {q: value * _TO_MS.get(units[name].partition("/")[0], 1e3) for q, value in values.items()}
-            for name, values in run.latencies_ms.items()
-        },
     )
 
 
@@ -642,7 +626,7 @@ def _inference_x_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
 # whether it is this tool's, and how to read it
 _READERS: tuple[tuple[Callable[[_Document], bool], Callable[[_Document, Path], Iterator[BenchRun]]], ...] = (
     (lambda d: any("metrics" in b for b in _dicts(d.get("benchmarks"))), _guidellm_runs),
-    (_is_sweep, _sweep_runs),
+    (lambda d: any(map(_is_ridgeline, _dicts(d.get("points")))), _sweep_runs),
     (_is_ridgeline, _ridgeline_runs),
     (lambda d: {"request_throughput", "completed"} <= d.keys(), _serving_runs),
     (lambda d: {"batch_size", "input_len", "output_throughput"} <= d.keys(), _one_batch_runs),
@@ -651,7 +635,7 @@ _READERS: tuple[tuple[Callable[[_Document], bool], Callable[[_Document, Path], I
     (lambda d: isinstance(_at(d, "successes.latency"), dict), _inference_perf_runs),
     (lambda d: "latency" in _llm_d_figures(d), _llm_d_runs),
     (lambda d: {"conc", "tput_per_gpu"} <= d.keys(), _inference_x_runs),
-    (_is_evalscope, _evalscope_runs),
+    (lambda d: all(_first(d, _EVALSCOPE.figures[n]) is not None for n in ("requests", "requests_s")), _evalscope_runs),
 )
 
 

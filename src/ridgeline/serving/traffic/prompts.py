@@ -87,12 +87,11 @@ class RequestBodies:
                 frame["sampling_params"] |= {name: value}  # type: ignore[operator]
             else:
                 frame[name] = value
-        text = json.dumps(frame)
-        self._before, _, rest = text.partition("@prompt@")
-        self._between, _, self._after = rest.partition('"@length@"')
-        if not self._after:
+        before, _, rest = json.dumps(frame).partition("@prompt@")
+        between, _, after = rest.partition('"@length@"')
+        if not after:
             raise InputError("--body may not replace the prompt or the output length; use --traffic and --max-tokens")
-        self._parts = tuple(part.encode() for part in (self._before, self._between, self._after))
+        self._parts = before.encode(), between.encode(), after.encode()
 
     def body(self, arrival: Arrival) -> bytes:
         before, between, after = self._parts

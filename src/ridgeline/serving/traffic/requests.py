@@ -11,7 +11,7 @@ import json
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from math import fsum
@@ -20,7 +20,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, ReadError, nearest
 from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, in_json
-from ridgeline.serving.metrics import LATENCIES
+from ridgeline.serving.metrics import LATENCIES, QUANTILES
 
 _QUANTILES = (50, 90, 95, 99)
 
@@ -104,7 +104,7 @@ class Spread(JsonForm):
         return cls(fsum(v * n for v, n in pairs) / total * 1000.0, *weighted)
 
     def quantile(self, name: str) -> float:
-        if name not in ("mean", "p50", "p90", "p95", "p99"):
+        if name not in QUANTILES:
             raise InputError(f"{name!r} is not a percentile we report; use mean, p50, p90, p95 or p99")
         return float(getattr(self, name))
 
@@ -123,8 +123,8 @@ class Slo:
         parts = name.strip().split("_")
         if not sep or len(parts) != 3 or parts[2] != "ms" or parts[0] not in LATENCIES:
             raise InputError(f"SLO {text!r} is not of the form ttft_p95_ms=2000 (ttft, itl, tpot or e2e){_meant(text)}")
-        if parts[1] not in ("mean", "p50", "p90", "p95", "p99"):
-            raise InputError(f"SLO {text!r}: {parts[1]} is not one of mean, p50, p90, p95, p99")
+        if parts[1] not in QUANTILES:
+            raise InputError(f"SLO {text!r}: {parts[1]} is not one of {', '.join(QUANTILES)}")
         try:
             limit_ms = float(limit)
         except ValueError:
@@ -279,22 +279,19 @@ class RecordsFile:
 
     def write(self, record: RequestRecord) -> None:
         if not self.problem:
-            try:
-                self._file.write(record_line(record))
-            except OSError as bad:
-                self.problem = f"{self._path}: {bad.strerror}; the records on disk end there"
+            self._attempt(self._file.write, record_line(record))
 
     def flush(self) -> None:
         if not self.problem:
-            try:
-                self._file.flush()
-            except OSError as bad:
-                self.problem = f"{self._path}: {bad.strerror}; the records on disk end there"
+            self._attempt(self._file.flush)
 
     def close(self) -> None:
         self.flush()
+        self._attempt(self._file.close)
+
+    def _attempt(self, act: Callable[..., object], *arguments: str) -> None:
         try:
-            self._file.close()
+            act(*arguments)
         except OSError as bad:
             self.problem = self.problem or f"{self._path}: {bad.strerror}; the records on disk end there"
 

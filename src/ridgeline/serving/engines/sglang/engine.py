@@ -12,15 +12,14 @@ fused-moe and deepep are scripts of SGLang's repository, not of its package.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TypeVar
 
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import OnNode
-from ridgeline.records.measurement import Measurement, reported
+from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import OWN_LOG
 from ridgeline.serving.engines.base import (
     DATASET,
@@ -41,6 +40,7 @@ from ridgeline.serving.engines.base import (
     Span,
     StepNeeds,
     joined,
+    known,
 )
 from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install
@@ -53,9 +53,9 @@ from ridgeline.serving.engines.sglang.defaults import SglangDefaults
 from ridgeline.serving.engines.sglang.failures import TEXTS, VALUES_TO_TRY
 from ridgeline.serving.engines.sglang.log import (
     READY,
+    KvPool,
     OfflineResult,
     SglangLog,
-    Stamp,
     read_offline_jsonl,
     read_sglang_log,
 )
@@ -81,9 +81,6 @@ for action in parser._actions:
             kinds[option[2:].replace("-", "_")] = kind
 print(json.dumps(kinds))
 """
-
-F = TypeVar("F")
-
 
 _METRICS = MetricNames(
     running="sglang:num_running_reqs",
@@ -304,15 +301,15 @@ class Sglang(ServingEngine):
             failures=log.failures,
             weights_loaded=bool(log.weights),
             echo=log.server_args,
-            figures=tuple(_figures(log)),
-            cached_share=_cached_share(log, measured_from),
-            running_limit=min((x.max_running_requests for x in log.limits if x.max_running_requests), default=None),
+            figures=_figures(log),
+            cached_share=log.cached_token_share(measured_from),
+            running_limit=log.running_limit,
         )
 
     def offline_result(self, text: str, lines: Iterable[str]) -> tuple[Measurement, ...]:
         results = read_offline_jsonl(text.splitlines()) or read_sglang_log(lines).results
         source = OFFLINE_RESULT if text.strip() else OWN_LOG
-        return tuple(_offline_figures(results[-1], source)) if results and results[-1].duration_s > 0 else ()
+        return _offline_figures(results[-1], source) if results and results[-1].duration_s > 0 else ()
 
     def refusal(
         self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
@@ -332,61 +329,48 @@ class Sglang(ServingEngine):
         return _INTROSPECT
 
 
-def _cached_share(log: SglangLog, measured_from: int) -> float | None:
-    if not measured_from:
-        return log.cached_token_share
-    measured = [p for p in log.prefills if p.stamp.line > measured_from]
-    cached = sum(p.cached_tokens for p in measured)
-    prompt = cached + sum(p.new_tokens for p in measured)
-    return cached / prompt if prompt else None
-
-
-def _figures(log: SglangLog) -> Iterable[Measurement]:
-    def figure(name: str, value: float | None) -> Iterable[Measurement]:
-        if value is not None:
-            yield reported(name, value, OWN_LOG)
-
-    tokens = _over_groups(log.kv_pools, lambda pool: pool.stamp, lambda pool: pool.tokens)
-    yield from figure("kv_tokens", tokens)
+def _figures(log: SglangLog) -> tuple[Measurement, ...]:
     pools = [pool.total_bytes for pool in log.kv_pools if pool.total_bytes is not None]
-    yield from figure("kv_bytes", max(pools, default=None))
-    yield from figure("memory_after_load_bytes", min((w.avail_bytes for w in log.weights), default=None))
-    yield from figure("weights_bytes", max((w.used_bytes or 0 for w in log.weights), default=None))
     free = [limits.available_gpu_bytes for limits in log.limits if limits.available_gpu_bytes is not None]
-    yield from figure("memory_to_spare_bytes", min(free, default=None))
-    running = [limits.max_running_requests for limits in log.limits if limits.max_running_requests]
-    yield from figure("running_limit", min(running, default=None))
-    yield from figure("graph_max_bs", log.largest_decode_graph)
-    yield from figure("graph_capture_s", max((g.elapsed_s or 0.0 for g in log.graphs), default=None))
-    yield from figure("retractions", sum(r.requests for r in log.retractions) if log.limits else None)
-    yield from figure("peak_running", max((d.running for d in log.decodes), default=None))
-    eager = [d for d in log.decodes if d.cuda_graph is False]
-    yield from figure("eager_decode_share", len(eager) / len(log.decodes) if log.decodes else None)
+    eager = sum(d.cuda_graph is False for d in log.decodes)
+    figures = (
+        ("kv_tokens", _kv_tokens(log.kv_pools)),
+        ("kv_bytes", max(pools, default=None)),
+        ("memory_after_load_bytes", min((w.avail_bytes for w in log.weights), default=None)),
+        ("weights_bytes", max((w.used_bytes or 0 for w in log.weights), default=None)),
+        ("memory_to_spare_bytes", min(free, default=None)),
+        ("running_limit", log.running_limit),
+        ("graph_max_bs", log.largest_decode_graph),
+        ("graph_capture_s", max((g.elapsed_s or 0.0 for g in log.graphs), default=None)),
+        ("retractions", sum(r.requests for r in log.retractions) if log.limits else None),
+        ("peak_running", max((d.running for d in log.decodes), default=None)),
+        ("eager_decode_share", eager / len(log.decodes) if log.decodes else None),
+    )
+    return known(figures, OWN_LOG)
 
 
-def _over_groups(facts: Iterable[F], stamp: Callable[[F], Stamp], value: Callable[[F], int]) -> int | None:
+def _kv_tokens(pools: Iterable[KvPool]) -> int | None:
     """Attention groups have a pool each; the ranks of one group say the same, or the tightest counts."""
     groups: dict[int | None, int] = {}
-    for fact in facts:
-        group = stamp(fact).rank("DP")
-        groups[group] = min(groups.get(group, value(fact)), value(fact))
+    for pool in pools:
+        group = pool.stamp.rank("DP")
+        groups[group] = min(groups.get(group, pool.tokens), pool.tokens)
     return sum(groups.values()) if groups else None
 
 
-def _offline_figures(result: OfflineResult, source: str) -> Iterable[Measurement]:
+def _offline_figures(result: OfflineResult, source: str) -> tuple[Measurement, ...]:
     both = result.input_tokens + result.output_tokens
-    rows = (
+    figures = (
         ("total_tok_s", result.total_tok_s or both / result.duration_s),
         ("output_tok_s", result.output_tok_s or result.output_tokens / result.duration_s),
         ("input_tok_s", result.input_tok_s or result.input_tokens / result.duration_s),
         ("requests_s", result.request_s or result.successful_requests / result.duration_s),
         ("duration_s", result.duration_s),
-        ("successful_requests", float(result.successful_requests)),
-        ("input_tokens", float(result.input_tokens)),
-        ("output_tokens", float(result.output_tokens)),
+        ("successful_requests", result.successful_requests),
+        ("input_tokens", result.input_tokens),
+        ("output_tokens", result.output_tokens),
     )
-    for name, value in rows:
-        yield reported(name, value, source)
+    return known(figures, source)
 
 
 SGLANG = Sglang()

@@ -119,18 +119,11 @@ class Retraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Compile:
-    """A line saying that kernels are being compiled or tuned at run time."""
-
-    stamp: Stamp
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Notice:
     """A line in which the engine says that it is not at its best.
 
-    `kind` is moe-untuned (no tuned kernel configuration for this GPU) or deprecated (a flag that will go).
+    `kind` is compile (kernels are being compiled or tuned at run time), moe-untuned (no tuned kernel configuration for
+    this GPU) or deprecated (a flag that will go).
     """
 
     stamp: Stamp
@@ -178,7 +171,6 @@ Fact = (
     | PrefillBatch
     | DecodeBatch
     | Retraction
-    | Compile
     | Notice
     | LogFailure
     | OfflineResult
@@ -198,20 +190,22 @@ class SglangLog:
     prefills: tuple[PrefillBatch, ...] = ()
     decodes: tuple[DecodeBatch, ...] = ()
     retractions: tuple[Retraction, ...] = ()
-    compiles: tuple[Compile, ...] = ()
     notices: tuple[Notice, ...] = ()
     failures: tuple[LogFailure, ...] = ()
     results: tuple[OfflineResult, ...] = ()
     ready_line: int | None = None
     benchmark_line: int | None = None
 
-    @property
-    def cached_token_share(self) -> float | None:
-        """Of all prompt tokens after the benchmark mark (or of the whole log where there is none), those from cache."""
-        measured = [p for p in self.prefills if p.stamp.line > (self.benchmark_line or 0)]
+    def cached_token_share(self, after: int = 0) -> float | None:
+        """Of all prompt tokens after this line, or else after the benchmark mark, those from cache."""
+        measured = [p for p in self.prefills if p.stamp.line > (after or self.benchmark_line or 0)]
         cached = sum(p.cached_tokens for p in measured)
         prompt = cached + sum(p.new_tokens for p in measured)
         return cached / prompt if prompt else None
+
+    @property
+    def running_limit(self) -> int | None:
+        return min((x.max_running_requests for x in self.limits if x.max_running_requests), default=None)
 
     @property
     def largest_decode_graph(self) -> int | None:
@@ -248,29 +242,6 @@ def read_offline_jsonl(lines: Iterable[str]) -> tuple[OfflineResult, ...]:
     return tuple(results)
 
 
-class _ResultBlock:
-    """Reads the block between its two rules; other messages may stand in between."""
-
-    def __init__(self) -> None:
-        self.row: dict[str, str] | None = None
-        self.line = 0
-
-    def read(self, line: int, message: str) -> OfflineResult | None:
-        """The result, when `message` is the rule that ends its block."""
-        if "Offline Throughput Benchmark Result" in message:
-            self.row, self.line = {}, line
-            return None
-        if self.row is None:
-            return None
-        label, separator, value = message.partition(":")
-        if separator and label.strip() in _RESULT_LABELS:
-            self.row[_RESULT_LABELS[label.strip()]] = value.strip()
-        elif "=====" in message and self.row:
-            row, self.row = self.row, None
-            return _offline_result(row, self.line)
-        return None
-
-
 def _offline_result(row: dict[str, str], line: int) -> OfflineResult | None:
     requests, duration = whole(row.get("successful_requests")), number(row.get("total_latency"))
     inputs, outputs = whole(row.get("total_input_tokens")), whole(row.get("total_output_tokens"))
@@ -301,6 +272,7 @@ _RETRACTED = re.compile(r"#retracted_reqs: ?(\d{1,9})", re.ASCII)
 
 _COMPILES = ("JIT compil", "JIT Pre-Compile", "Loading JIT ops", "DeepGEMM warmup", "AUTOTUNE ", "Try DeepGEMM JIT")
 _NOTICES = {
+    **dict.fromkeys(_COMPILES, "compile"),
     "Using default MoE kernel config": "moe-untuned",
     "is deprecated and will be removed in a future release. Use '": "deprecated",
 }
@@ -330,7 +302,6 @@ def read_sglang_log(lines: Iterable[str]) -> SglangLog:
         prefills=_all_of(PrefillBatch, facts),
         decodes=_all_of(DecodeBatch, facts),
         retractions=_all_of(Retraction, facts),
-        compiles=_all_of(Compile, facts),
         notices=_all_of(Notice, facts),
         failures=_all_of(LogFailure, facts),
         results=_all_of(OfflineResult, facts),
@@ -370,7 +341,8 @@ class SglangReader:
         self.ready = False
         self.before: dict[tuple[str, ...], int | None] = {}
         self.sizes: dict[tuple[tuple[str, ...], str], tuple[int, ...]] = {}
-        self.block = _ResultBlock()
+        self.result: dict[str, str] | None = None
+        self.result_line = 0
 
     def line(self, line_number: int, text: str) -> Iterator[Fact]:
         # ranks write into one file without locking: several messages can share a physical line
@@ -378,7 +350,7 @@ class SglangReader:
             yield from self.read(stamp, message)
 
     def read(self, stamp: Stamp, message: str) -> Iterator[Fact]:
-        if (result := self.block.read(stamp.line, message)) is not None:
+        if (result := self._result(stamp.line, message)) is not None:
             yield result
         batch = _batch(stamp, message)
         if batch is not None:
@@ -404,6 +376,21 @@ class SglangReader:
         else:
             yield from self._rest(stamp, message)
 
+    def _result(self, line: int, message: str) -> OfflineResult | None:
+        """The result, when `message` is the rule that ends its block; other messages may stand in between."""
+        if "Offline Throughput Benchmark Result" in message:
+            self.result, self.result_line = {}, line
+            return None
+        if self.result is None:
+            return None
+        label, separator, value = message.partition(":")
+        if separator and label.strip() in _RESULT_LABELS:
+            self.result[_RESULT_LABELS[label.strip()]] = value.strip()
+        elif "=====" in message and self.result:
+            row, self.result = self.result, None
+            return _offline_result(row, self.result_line)
+        return None
+
     def _rest(self, stamp: Stamp, message: str) -> Iterator[Fact]:
         if "retracted_reqs" in message:
             found = _RETRACTED.search(message)
@@ -415,10 +402,7 @@ class SglangReader:
             yield Mark(stamp, "ready")
         elif "SIGTERM received" in message:
             yield Mark(stamp, "stop")
-        elif any(word in message for word in _COMPILES):
-            yield Compile(stamp, message[:200])
-        elif any(word in message for word in _NOTICES):
-            kind = next(kind for word, kind in _NOTICES.items() if word in message)
+        elif kind := next((kind for word, kind in _NOTICES.items() if word in message), ""):
             yield Notice(stamp, kind, message[:300])
         else:
             yield from self._failure(stamp, message)

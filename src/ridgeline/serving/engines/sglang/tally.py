@@ -7,17 +7,16 @@ the reader of single lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from ridgeline.diagnose.readers.lines import blocks_of, plain
 from ridgeline.serving.engines.failures import LogFailure
 from ridgeline.serving.engines.served import LogTally, ServedSecond
 from ridgeline.serving.engines.sglang.log import (
-    Compile,
     DecodeBatch,
+    Fact,
     GraphCapture,
     KvPool,
     Limits,
@@ -28,7 +27,6 @@ from ridgeline.serving.engines.sglang.log import (
     Retraction,
     ServerArgs,
     SglangReader,
-    WeightsLoaded,
 )
 
 # Every line is one match, so that matches count lines. A number of more digits is torn text, and so is a batch that
@@ -53,17 +51,9 @@ class _PrefillStretch:
 
     chunks: int = 0
     first_line: int = 0
-    last_line: int = 0
-    first_s: float | None = None
-    last_s: float | None = None
+    first_s: float = 0.0
+    last_s: float = 0.0
     running: int = 0
-
-
-@dataclass(slots=True)
-class _PromptTokens:
-    new: int = 0
-    cached: int = 0
-    most_cached: int = 0
 
 
 @dataclass(slots=True)
@@ -82,22 +72,21 @@ class SglangTally(LogTally):
     # what the processes of a server print when it is asked to stop
     echoes = ("child-died", "signal", "exception", "host-oom")
 
-    prompts: _PromptTokens = field(default_factory=_PromptTokens)
+    new_tokens: int = 0  # of prompts
+    cached_tokens: int = 0
+    most_cached: int = 0  # of one prefill line
     longest: _PrefillStretch = field(default_factory=_PrefillStretch)
     fetching: KvInFlight = field(default_factory=KvInFlight)
     unsent: KvInFlight = field(default_factory=KvInFlight)
     settings: Mapping[str, object] = field(default_factory=dict)
     settings_complete: bool = False
     limits: Limits | None = None
-    cap: int | None = None
     pool: KvPool | None = None
-    weights_bytes: int | None = None
     largest_graph: int | None = None
     least_beyond: int = 0
     most_beyond: int = 0
     capped_kv_share: float = 0.0
     retracted: int = 0
-    retractions: int = 0
     late_compiles: int = 0
     measuring: bool = False
     refused: dict[str, int] = field(default_factory=dict)
@@ -105,8 +94,8 @@ class SglangTally(LogTally):
 
     @property
     def cached_token_share(self) -> float | None:
-        prompt = self.prompts.new + self.prompts.cached
-        return self.prompts.cached / prompt if prompt else None
+        prompt = self.new_tokens + self.cached_tokens
+        return self.cached_tokens / prompt if prompt else None
 
 
 _QUOTED = 20_000  # characters of a line that are kept to be quoted
@@ -137,9 +126,6 @@ class _Tallying:
         self.second = ServedSecond()
         self.stamp = b""
         self.stretch = _PrefillStretch()
-        self.chunk = 0.0
-        self.graph_limit = -1
-        self.cap_limit = float("inf")
         self.pending: dict[str, int] = {}
         self.block_first = 1
 
@@ -167,8 +153,7 @@ class _Tallying:
                 self.first(f"answered-{code[0]}", line)
             return
         for fact in self.lines.line(line, plain(raw.decode("utf-8", "replace").rstrip("\r"))):
-            if taken := _TAKEN.get(type(fact)):
-                taken(self, fact)
+            self._take(fact)
 
     def _take_quotes(self, first: int, block: bytes) -> None:
         if self.stretch.chunks and self.stretch.first_line >= first:
@@ -226,16 +211,16 @@ class _Tallying:
     def _eager(self, line: int, running: int) -> None:
         self.second.eager += 1
         self.first("eager", line)
-        if self.graph_limit >= 0 and running > self.graph_limit:
+        tally = self.tally
+        if tally.largest_graph is not None and running > tally.largest_graph:
             self.second.beyond += 1
-            tally = self.tally
             tally.least_beyond = min(tally.least_beyond or running, running)
             if running > tally.most_beyond:
                 tally.most_beyond = running
                 self.pending["beyond"] = line
 
     def _waiting(self, line: int, queued: int, running: int, kv_share: float) -> None:
-        second = self.second
+        second, cap = self.second, self.tally.cap
         second.queued += queued
         second.waiting += 1
         self.first("waiting", line)
@@ -243,7 +228,7 @@ class _Tallying:
         if kv_share >= _FULL:
             second.full += 1
             self.first("full", line)
-        elif running >= self.cap_limit and kv_share < _ROOM:
+        elif cap is not None and running >= _AT_CAP * cap and kv_share < _ROOM:
             second.capped += 1
             self.tally.capped_kv_share = max(self.tally.capped_kv_share, kv_share)
             self.first("capped", line)
@@ -253,19 +238,20 @@ class _Tallying:
         self.tally.last_work_line = line
         if max(new, cached, beside) >= _TORN:
             return
-        second, prompts = self.second, self.tally.prompts
+        second, tally = self.second, self.tally
         if not second.prefills and not second.decodes:
             second.from_idle = beside == 0
         second.prefills += 1
-        prompts.new += new
-        prompts.cached += cached
-        if cached > prompts.most_cached:
-            prompts.most_cached = cached
+        tally.new_tokens += new
+        tally.cached_tokens += cached
+        if cached > tally.most_cached:
+            tally.most_cached = cached
             self.pending["cached"] = line
         if beside:
             second.starved += 1
             self.first("starved", line)
-            if self.chunk and new >= self.chunk:
+            chunk = tally.limits.chunked_prefill_size if tally.limits else None
+            if chunk is not None and chunk > 0 and new >= _FULL_CHUNK * chunk:
                 self._full_chunk(line, beside)
                 return
         self.end_stretch()
@@ -275,7 +261,7 @@ class _Tallying:
         if not stretch.chunks:
             stretch.first_line, stretch.first_s = line, now
         stretch.chunks += 1
-        stretch.last_line, stretch.last_s, stretch.running = line, now, running
+        stretch.last_s, stretch.running = now, running
         if stretch is self.tally.longest or stretch.chunks > self.tally.longest.chunks:
             self.tally.longest = stretch
             self.pending["stretch-last"] = line
@@ -302,75 +288,54 @@ class _Tallying:
             so_far.most = count
             self.pending[name] = line
 
-    def _settings(self, fact: ServerArgs) -> None:
-        if fact.complete or not self.tally.settings_complete:
-            self.tally.settings, self.tally.settings_complete = fact.values, fact.complete
-            self.pending["settings"] = fact.stamp.line
-
-    def _limits(self, fact: Limits) -> None:
+    def _take(self, fact: Fact) -> None:
         tally = self.tally
-        if tally.limits is None:
-            self.pending["limits"] = fact.stamp.line
-        tally.limits = fact
-        if fact.max_running_requests:
-            tally.cap = min(tally.cap or fact.max_running_requests, fact.max_running_requests)
-            self.cap_limit = _AT_CAP * tally.cap
-        chunk = fact.chunked_prefill_size or 0
-        self.chunk = _FULL_CHUNK * chunk if chunk > 0 else 0.0
-
-    def _graph(self, fact: GraphCapture) -> None:
-        if fact.phase == "decode" and fact.sizes:
-            self.tally.largest_graph = max(self.tally.largest_graph or 0, *fact.sizes)
-            self.graph_limit = self.tally.largest_graph
-            self.first("graphs", fact.stamp.line)
-
-    def _pool(self, fact: KvPool) -> None:
-        if self.tally.pool is None:
-            self.tally.pool = fact
-            self.pending["pool"] = fact.stamp.line
-
-    def _weights(self, fact: WeightsLoaded) -> None:
-        if self.tally.weights_bytes is None:
-            self.tally.weights_bytes = fact.used_bytes
-
-    def _retraction(self, fact: Retraction) -> None:
-        self.tally.retracted += fact.requests
-        self.tally.retractions += 1
-        self.first("retraction", fact.stamp.line)
-        self.pending["last-retraction"] = fact.stamp.line
-
-    def _compile(self, fact: Compile) -> None:
-        if self.tally.measuring:
-            self.tally.late_compiles += 1
-            self.first("compile", fact.stamp.line)
-
-    def _notice(self, fact: Notice) -> None:
-        self.first(fact.kind, fact.stamp.line)
-
-    def _failure(self, fact: LogFailure) -> None:
-        if name := self.tally.failed(fact):
-            self.pending[name] = fact.line
-
-    def _result(self, fact: OfflineResult) -> None:
-        self.tally.result = fact
-        self.tally.last_work_line = max(self.tally.last_work_line, fact.line)
-
-    def _mark(self, fact: Mark) -> None:
-        tally, line = self.tally, fact.stamp.line
-        if fact.name == "stop":
-            tally.stop_line = tally.stop_line or line
-            self.first("stop", line)
-        elif fact.name in ("ready", "benchmark"):
-            tally.measuring = True
-            self.first(fact.name, line)
-        if fact.name == "benchmark":
-            self._begin_anew()
+        match fact:
+            case DecodeBatch() | PrefillBatch():
+                self._row(fact)
+            case LogFailure():
+                if name := tally.failed(fact):
+                    self.pending[name] = fact.line
+            case ServerArgs(stamp):
+                if fact.complete or not tally.settings_complete:
+                    tally.settings, tally.settings_complete = fact.values, fact.complete
+                    self.pending["settings"] = stamp.line
+            case Limits(stamp):
+                if tally.limits is None:
+                    self.pending["limits"] = stamp.line
+                tally.limits = fact
+                if cap := fact.max_running_requests:
+                    tally.cap = min(tally.cap or cap, cap)
+            case GraphCapture(stamp, "decode", sizes) if sizes:
+                tally.largest_graph = max(tally.largest_graph or 0, *sizes)
+                self.first("graphs", stamp.line)
+            case KvPool(stamp) if tally.pool is None:
+                tally.pool = fact
+                self.pending["pool"] = stamp.line
+            case Retraction(stamp):
+                tally.retracted += fact.requests
+                self.first("retraction", stamp.line)
+                self.pending["last-retraction"] = stamp.line
+            case Notice(stamp, kind) if kind != "compile" or tally.measuring:
+                tally.late_compiles += kind == "compile"
+                self.first(kind, stamp.line)
+            case OfflineResult():
+                tally.result = fact
+                tally.last_work_line = max(tally.last_work_line, fact.line)
+            case Mark(stamp, "stop"):
+                tally.stop_line = tally.stop_line or stamp.line
+                self.first("stop", stamp.line)
+            case Mark(stamp, "ready" | "benchmark"):
+                tally.measuring = True
+                self.first(fact.name, stamp.line)
+                if fact.name == "benchmark":
+                    self._begin_anew()
 
     def _begin_anew(self) -> None:
         """The benchmark begins: what was summed up so far was its warm-up."""
         self.close_second()
         fresh = SglangTally()
-        for name in ("served", "prompts", "longest", "least_beyond", "most_beyond", "capped_kv_share", "late_compiles"):
+        for name in _MEASURED:
             setattr(self.tally, name, getattr(fresh, name))
         for name in _MEASURED_QUOTES:
             self.tally.quotes.pop(name, None)
@@ -385,22 +350,11 @@ def _seconds(stamp: bytes) -> float | None:
         return None
 
 
+_MEASURED = (
+    *("served", "new_tokens", "cached_tokens", "most_cached", "longest"),
+    *("least_beyond", "most_beyond", "capped_kv_share", "late_compiles"),
+)
 _MEASURED_QUOTES = (
     *("peak", "busiest", "eager", "beyond", "starved", "waiting", "last-waiting", "full", "capped", "cached"),
     *("stretch-start", "stretch-first", "stretch-last", "compile"),
 )
-_TAKEN: dict[type, Callable[[_Tallying, Any], None]] = {
-    DecodeBatch: _Tallying._row,
-    PrefillBatch: _Tallying._row,
-    ServerArgs: _Tallying._settings,
-    Limits: _Tallying._limits,
-    GraphCapture: _Tallying._graph,
-    KvPool: _Tallying._pool,
-    WeightsLoaded: _Tallying._weights,
-    Retraction: _Tallying._retraction,
-    Compile: _Tallying._compile,
-    Notice: _Tallying._notice,
-    LogFailure: _Tallying._failure,
-    OfflineResult: _Tallying._result,
-    Mark: _Tallying._mark,
-}

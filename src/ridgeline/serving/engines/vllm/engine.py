@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import OnNode
-from ridgeline.records.measurement import Measurement, reported
+from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import OWN_LOG, PROFILE_FOLDER
 from ridgeline.serving.engines.base import (
     DATASET,
@@ -30,6 +30,7 @@ from ridgeline.serving.engines.base import (
     ServingEngine,
     Span,
     joined,
+    known,
 )
 from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install, version_of
@@ -210,11 +211,11 @@ class _Vllm(ServingEngine):
         log = read_vllm_log(lines)
         hits = [r.prefix_hit_share for r in log.throughput if r.line > measured_from and r.prefix_hit_share is not None]
         return EngineLog(
-            failures=log.failures,
+            failures=tuple(log.failures),
             weights_loaded=log.weights_bytes is not None or log.weights_s is not None or bool(log.kv_caches),
             echo={**log.engine_config, **log.args},
-            version=log.version or "",
-            figures=tuple(_figures(log)),
+            version=log.version,
+            figures=_figures(log),
             cached_share=hits[-1] if hits else None,
         )
 
@@ -230,7 +231,7 @@ class _Vllm(ServingEngine):
                 rates = tuple(float(group) for group in found.groups())
             elif found := _TOKENS.search(line):
                 tokens[found[1]] = float(found[2])
-        return tuple(_offline_figures(result if isinstance(result, dict) else {}, rates, tokens))
+        return _offline_figures(result if isinstance(result, dict) else {}, rates, tokens)
 
     def refusal(
         self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
@@ -274,44 +275,40 @@ def _cpu_refusal(model: Model | None, values: Mapping[str, Value], version: Vers
     return None
 
 
-def _figures(log: VllmLog) -> Iterator[Measurement]:
-    rows: tuple[tuple[str, float | None], ...] = (
-        ("kv_tokens", float(sum(cache.tokens for cache in log.kv_caches)) if log.kv_caches else None),
+def _figures(log: VllmLog) -> tuple[Measurement, ...]:
+    figures = (
+        ("kv_tokens", sum(cache.tokens for cache in log.kv_caches) if log.kv_caches else None),
         ("kv_bytes", log.kv_bytes),
         ("weights_bytes", log.weights_bytes),
         ("graph_capture_s", log.graphs_s),
         ("retractions", log.preemptions if log.kv_caches else None),
         ("peak_running", max((r.running for r in log.throughput if r.running is not None), default=None)),
     )
-    for name, value in rows:
-        if value is not None:
-            yield reported(name, value, OWN_LOG)
+    return known(figures, OWN_LOG)
 
 
 def _offline_figures(
     result: Mapping[str, object], rates: tuple[float, ...], tokens: Mapping[str, float]
-) -> Iterator[Measurement]:
+) -> tuple[Measurement, ...]:
     seconds, requests = result.get("elapsed_time"), result.get("num_requests")
     if not isinstance(seconds, int | float) or not isinstance(requests, int | float) or not seconds > 0:
-        return
+        return ()
     total = result.get("total_num_tokens")
     output = tokens.get("output", rates[2] * seconds if rates else None)
     prompt = tokens.get("prompt")
     if prompt is None and isinstance(total, int | float) and output is not None:
         prompt = total - output
-    rows: tuple[tuple[str, float | None], ...] = (
+    figures = (
         ("total_tok_s", total / seconds if isinstance(total, int | float) else None),
         ("output_tok_s", None if output is None else output / seconds),
         ("input_tok_s", None if prompt is None else prompt / seconds),
         ("requests_s", requests / seconds),
-        ("duration_s", float(seconds)),
-        ("successful_requests", float(requests)),
+        ("duration_s", seconds),
+        ("successful_requests", requests),
         ("input_tokens", prompt),
         ("output_tokens", output),
     )
-    for name, value in rows:
-        if value is not None:
-            yield reported(name, value, OFFLINE_RESULT)
+    return known(figures, OFFLINE_RESULT)
 
 
 VLLM = _Vllm()

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from ridgeline.diagnose.readers.lines import gib, number, plain, whole
 from ridgeline.serving.engines.failures import (
@@ -109,48 +108,25 @@ class Throughput:
     time: str = ""  # month-day hours:minutes:seconds, as vLLM writes it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class VllmLog:
-    version: str | None = None
+    """Takes one line after the other. Whoever sums up instead of gathering replaces `row` and `failure`."""
+
+    version: str = ""
     args: Mapping[str, object] = field(default_factory=dict)
     engine_config: Mapping[str, object] = field(default_factory=dict)
-    kv_caches: tuple[KvCache, ...] = ()
+    kv_caches: list[KvCache] = field(default_factory=list)
     kv_bytes: int | None = None
     weights_bytes: int | None = None
     weights_s: float | None = None
     graphs_s: float | None = None
-    throughput: tuple[Throughput, ...] = ()
+    throughput: list[Throughput] = field(default_factory=list)
     preemptions: int = 0
-    failures: tuple[LogFailure, ...] = ()
-
-
-def read_vllm_log(lines: Iterable[str]) -> VllmLog:
-    """Gather the facts of a log."""
-    reader = VllmReader()
-    for line_number, raw in enumerate(lines, 1):
-        reader.line(line_number, plain(raw))
-    return VllmLog(
-        kv_caches=tuple(reader.caches),
-        throughput=tuple(reader.rows),
-        preemptions=reader.preempted,
-        failures=tuple(reader.failures),
-        **reader.single,
-    )
-
-
-class VllmReader:
-    """Takes one line after the other. Whoever sums up instead of gathering replaces `row` and `failure`."""
-
-    def __init__(self) -> None:
-        self.single: dict[str, Any] = {}
-        self.caches: list[KvCache] = []
-        self.rows: list[Throughput] = []
-        self.failures: list[LogFailure] = []
-        self.preempted = 0
-        self.preempted_line: int | None = None
+    preempted_line: int = 0
+    failures: list[LogFailure] = field(default_factory=list)
 
     def row(self, row: Throughput) -> None:
-        self.rows.append(row)
+        self.throughput.append(row)
 
     def failure(self, failure: LogFailure) -> None:
         self.failures.append(failure)
@@ -163,52 +139,56 @@ class VllmReader:
                 self._preempted(row.preemptions or 0, line_number)
         elif found := _KV_TOKENS.search(line):
             tokens = whole(found.group(2).replace(",", ""))
-            if tokens is not None and len(self.caches) < _MOST_CACHES:
-                self.caches.append(KvCache(found.group(1), tokens, line_number))
+            if tokens is not None and len(self.kv_caches) < _MOST_CACHES:
+                self.kv_caches.append(KvCache(found.group(1), tokens, line_number))
             # 0.32 says both in one line
-            _single(line, self.single)
+            self._said_once(line)
         elif (found := _METRIC.match(line)) and (counted := number(found.group(1))):
-            self.preempted, self.preempted_line = self.preempted + round(counted), line_number
+            self.preemptions, self.preempted_line = self.preemptions + round(counted), line_number
         elif _PREEMPTED.search(line):
             count = _CUMULATIVE.search(line)
             known = int(count.group(1)) if count else 0
-            self._preempted(max(1, known - self.preempted), line_number)
-        elif not _single(line, self.single):
-            for failure in _failure(line, line_number, bool(self.caches)):
-                self.failure(failure)
+            self._preempted(max(1, known - self.preemptions), line_number)
+        elif not self._said_once(line) and any(word in line for word in WORDS) and (kind := kind_in(line, TEXTS)):
+            self.failure(LogFailure(kind, bool(self.kv_caches), line_number, line[:500]))
 
     def _preempted(self, count: int, line_number: int) -> None:
         if count:
-            self.preempted += count
+            self.preemptions += count
             self.preempted_line = self.preempted_line or line_number
 
+    def _said_once(self, line: str) -> bool:
+        """Facts that a log states once; the first statement counts. Says whether the line was one."""
+        if found := _VERSION.search(line):
+            self.version = self.version or found.group(1)
+        if "non-default args: {" in line:
+            return self._started_with(read_pairs(line, line.index("non-default args: {")))
+        if "args: Namespace(" in line:
+            return self._started_with(read_call(line, line.index("Namespace("))[0])
+        if "LLM engine (v" in line and "with config: " in line:
+            self.engine_config = self.engine_config or read_arguments(line, line.index("with config: ") + 13)
+            return True
+        if (found := _KV_MEMORY.search(line)) and (size := gib(found.group(1))) is not None:
+            self.kv_bytes = size if self.kv_bytes is None else self.kv_bytes
+        elif found := _WEIGHTS.search(line):
+            if self.weights_bytes is None:
+                self.weights_bytes, self.weights_s = gib(found.group(1)), number(found.group(2))
+        elif (found := _GRAPHS.search(line)) and self.graphs_s is None:
+            self.graphs_s = number(found.group(1))
+        return found is not None
 
-def _single(line: str, into: dict[str, object]) -> bool:
-    """Facts that a log states once; the first statement counts. Says whether the line was one."""
-    if found := _VERSION.search(line):
-        into.setdefault("version", found.group(1))
-    if "non-default args: {" in line:
-        return _arguments(read_pairs(line, line.index("non-default args: {")), into)
-    if "args: Namespace(" in line:
-        return _arguments(read_call(line, line.index("Namespace("))[0], into)
-    if "LLM engine (v" in line and "with config: " in line:
-        into.setdefault("engine_config", read_arguments(line, line.index("with config: ") + 13))
+    def _started_with(self, values: Mapping[str, object]) -> bool:
+        if not self.args:
+            self.args = {k: "(hidden)" if k in _SECRETS and v is not None else v for k, v in values.items()}
         return True
-    if (found := _KV_MEMORY.search(line)) and (size := gib(found.group(1))) is not None:
-        into.setdefault("kv_bytes", size)
-    elif found := _WEIGHTS.search(line):
-        into.setdefault("weights_bytes", gib(found.group(1)))
-        into.setdefault("weights_s", number(found.group(2)))
-    elif found := _GRAPHS.search(line):
-        into.setdefault("graphs_s", number(found.group(1)))
-    return found is not None
 
 
-def _arguments(values: Mapping[str, object], into: dict[str, object]) -> bool:
-    if values and "args" not in into:
-        hidden = {k: "(hidden)" if k in _SECRETS and v is not None else v for k, v in values.items()}
-        into["args"] = hidden
-    return True
+def read_vllm_log(lines: Iterable[str]) -> VllmLog:
+    """Gather the facts of a log."""
+    log = VllmLog()
+    for line_number, raw in enumerate(lines, 1):
+        log.line(line_number, plain(raw))
+    return log
 
 
 def _throughput(line: str, line_number: int) -> Throughput | None:
@@ -240,12 +220,6 @@ def _share(percent: str | None) -> float | None:
     return None if value is None else value / 100
 
 
-def _failure(line: str, line_number: int, ready: bool) -> list[LogFailure]:
-    if any(word in line for word in WORDS) and (kind := kind_in(line, TEXTS)):
-        return [LogFailure(kind, ready, line_number, line[:500])]
-    return []
-
-
 # A vLLM log of any length, summed up in constant memory and in one pass.
 
 _FULL, _ROOM = 0.95, 0.8
@@ -262,21 +236,13 @@ _STOPS = (
 
 @dataclass(slots=True)
 class VllmTally(LogTally):
-    """All that a log said."""
+    """All that a log said; `said`: what it says once."""
 
     echoes = ("child-died", "exception")
 
-    args: Mapping[str, object] = field(default_factory=dict)
-    version: str = ""
-    caches: list[KvCache] = field(default_factory=list)
-    preempted: int = 0
+    said: VllmLog = field(default_factory=VllmLog)
     prefix_hit_share: float = 0.0
     rows: int = 0
-
-    @property
-    def cap(self) -> int | None:
-        cap = self.args.get("max_num_seqs")
-        return cap if isinstance(cap, int) and not isinstance(cap, bool) else None
 
 
 def tally_vllm_log(lines: Iterable[str]) -> VllmTally:
@@ -285,31 +251,29 @@ def tally_vllm_log(lines: Iterable[str]) -> VllmTally:
     for line_number, raw in enumerate(lines, 1):
         if '" 200 OK' not in raw:
             reader.take(line_number, plain(raw))
-    reader.tally.preempted = reader.preempted
     return reader.tally
 
 
-class _Tallying(VllmReader):
+class _Tallying(VllmLog):
     def __init__(self) -> None:
         super().__init__()
-        self.tally = VllmTally()
+        self.tally = VllmTally(said=self)
         self.text, self.number = "", 0
 
     def take(self, line_number: int, text: str) -> None:
         self.text, self.number = text[:20_000], line_number
-        known_args, known_caches, known_preempted = "args" in self.single, len(self.caches), self.preempted_line
+        known_args, known_caches, known_preempted = bool(self.args), len(self.kv_caches), self.preempted_line
         if not self.tally.stop_line and any(stop in text for stop in _STOPS):
             self.tally.stop_line = line_number
             self._quote("stop")
         self.line(line_number, text)
-        if not known_args and "args" in self.single:
-            self.tally.version = str(self.single.get("version", ""))  # which comes before what it was started with
-            self.tally.args = self.single["args"]
+        if self.args and not known_args:
+            cap = self.args.get("max_num_seqs")
+            self.tally.cap = cap if isinstance(cap, int) and not isinstance(cap, bool) else None
             self._quote("limits")
-        if len(self.caches) > known_caches:
-            self.tally.caches = self.caches
+        if len(self.kv_caches) > known_caches:
             self._quote("pool")
-        if known_preempted is None and self.preempted_line is not None:
+        if self.preempted_line and not known_preempted:
             self._quote("preemption")
 
     def row(self, row: Throughput) -> None:
