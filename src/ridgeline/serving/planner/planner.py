@@ -79,7 +79,7 @@ def pareto(options: Sequence[Option]) -> set[int]:
 
     def beats(a: Option, b: Option) -> bool:
         fewer, more = b.scheme.gpus - a.scheme.gpus, round(a.goodput_s - b.goodput_s, 3)
-        safer = round(b.loss.gpu - a.loss.gpu, 3)
+        safer = round(b.scheme.loss() - a.scheme.loss(), 3)
         if min(fewer, more, safer) < 0:
             return False
         shorter = [_p95(b, name) - _p95(a, name) for name in LATENCIES]
@@ -190,11 +190,11 @@ class Choice:
             "kv_margin_gib": round(o.margin_bytes / GIB, 2),
             "knee": o.knee.as_json() if o.knee else None,
             "prefill_decode_ratio": _ratio(pair),
-            "prefill_gpus": pair.prefill.gpus * pair.prefill_groups * o.scheme.copies if pair else None,
-            "decode_gpus": pair.decode.gpus * pair.decode_groups * o.scheme.copies if pair else None,
+            "prefill_gpus": pair.prefill.gpus * pair.prefill_groups if pair else None,
+            "decode_gpus": pair.decode.gpus * pair.decode_groups if pair else None,
             "prefill_layout": str(pair.prefill.layout) if pair else None,
             "decode_layout": str(pair.decode.layout) if pair else None,
-            "loss": {"gpu": round(o.loss.gpu, 3), "node": round(o.loss.node, 3)},
+            "loss": {"gpu": round(o.scheme.loss(), 3), "node": round(o.scheme.loss(node=True), 3)},
             "pareto": self.on_front,
             "written_for": written_for(o.scheme),
             "study": self.study,
@@ -366,8 +366,8 @@ def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
     gpus = option.scheme.gpus if sized else 0
     ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
     if option.meets:
-        return 0, gpus, round(goodput, 2), option.loss.gpu, ttft
-    return 1, round(goodput, 2), round(option.overshoot, 2), gpus, option.loss.gpu, ttft
+        return 0, gpus, round(goodput, 2), option.scheme.loss(), ttft
+    return 1, round(goodput, 2), round(option.overshoot, 2), gpus, option.scheme.loss(), ttft
 
 
 def _without_doubtful_splits(options: list[Option], verdict: SplitVerdict) -> list[Option]:
