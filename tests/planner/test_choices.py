@@ -16,14 +16,14 @@ from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.planner.verdict import SplitVerdict
 from ridgeline.serving.service.from_results import printed
 from ridgeline.serving.traffic.traffic import parse_traffic
-from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting, ValidatedSettings
+from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting
 from ridgeline.serving.verbs.plan import plan_text
 
 
 def test_a_plan_says_how_far_its_calibration_holds() -> None:
     model, cluster = load_model("llama-8b"), make_cluster("h100", 1, 1)
     home = Deployment(model, cluster, Layout(gpus_per_node=1), EngineSettings(version=(0, 4, 10)))
-    site = Calibration(points=3, spread=0.05, scope=ValidatedSettings((ValidatedSetting.of(home, 1, 400),)))
+    site = Calibration(points=3, spread=0.05, scope=(ValidatedSetting.of(home, 1, 400),))
     found = plan(model, cluster, parse_traffic("fixed:100:10", requests=40, concurrency=8), calibration=site)
     assert "calibration of #1: less than where it was calibrated" in plan_text(found)
     assert "release 0.5.23, not 0.4.10" in found.as_json()["plans"][0]["reach"]

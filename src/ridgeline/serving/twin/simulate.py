@@ -95,6 +95,26 @@ class SimulationResult(JsonForm, Shown):
         return TextTable(title, ("", "predicted", "9 of 10 lie in"), self.summary.rows(self.interval), notes=notes)
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: tens of thousands of records, all needed to the end, would be searched again
+    and again, a third of the whole time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@lru_cache(maxsize=2)
+def _arrivals(traffic: Traffic) -> tuple[Arrival, ...]:
+    """A search simulates the same traffic on hundreds of settings."""
+    return tuple(traffic.arrivals())
+
+
+@_no_collection()
 def simulate(
     deployment: Deployment,
     traffic: Traffic,
@@ -109,31 +129,14 @@ def simulate(
     `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log. Without `front_end` requests reach
     the scheduler when they are sent, and tokens are seen when they are made.
     """
-    with _no_collection():
-        return _simulate(deployment, traffic, calibration or Calibration(), slos, kv_tokens_per_rank, front_end)
-
-
-@lru_cache(maxsize=2)
-def _arrivals(traffic: Traffic) -> tuple[Arrival, ...]:
-    """A search simulates the same traffic on hundreds of settings."""
-    return tuple(traffic.arrivals())
-
-
-def _simulate(
-    deployment: Deployment,
-    traffic: Traffic,
-    calibration: Calibration,
-    slos: Sequence[Slo],
-    kv_tokens_per_rank: int | None,
-    with_front_end: bool,
-) -> SimulationResult:
     started_s = time.process_time()
+    calibration = calibration or Calibration()
     traffic, cut = within_context(traffic, deployment.model)
     arrivals = _arrivals(traffic)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
-    front_end = _served_by(deployment, engines, calibration, traffic) if with_front_end else None
-    requests = serve(front, arrivals, traffic.concurrency, front_end)
+    before = _served_by(deployment, engines, calibration, traffic) if front_end else None
+    requests = serve(front, arrivals, traffic.concurrency, before)
     records = tuple(r.record() for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
@@ -173,19 +176,6 @@ def _served_by(
     for engine in engines:
         engine.front_end = front_end
     return front_end
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: tens of thousands of records, all needed to the end, would be searched again
-    and again, a third of the whole time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def build(

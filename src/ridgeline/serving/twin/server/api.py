@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd
+from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd, Tokenizers
 from ridgeline.serving.twin.server.answers import HttpAnswer
 from ridgeline.serving.twin.server.http import HttpExchange
 from ridgeline.serving.twin.server.live import Clock, LiveRequest, parse_fault
@@ -60,7 +60,7 @@ class Api:
         front_end: FrontEnd = NO_FRONT_END,
     ) -> None:
         self.facts, self.role, self.clock = facts, role, clock
-        self._tokenizers = front_end.queue()
+        self._tokenizers = Tokenizers(front_end)
         self.counters = Counters()
         self._inject = inject
         self._number = 0

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from ridgeline.errors import InputError
 from ridgeline.serving.twin.disaggregation import PrefillEngine
-from ridgeline.serving.twin.gaps import DecodeRuns, DecodingRequest, Ending
+from ridgeline.serving.twin.gaps import DecodeRuns
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 
@@ -68,15 +68,7 @@ class _NoRuns(DecodeRuns):
     def __len__(self) -> int:
         return 0
 
-    def add(
-        self,
-        start_s: float,
-        step_s: float,
-        steps: int,
-        batch: int,
-        fresh: Sequence[DecodingRequest],
-        ending: Sequence[Ending] = (),
-    ) -> None:
+    def add(self, start_s: float, step_s: float, steps: int, *_: object, **__: object) -> None:
         self.last_end = start_s + step_s * steps
 
     def wait(self, gap_s: float) -> None:

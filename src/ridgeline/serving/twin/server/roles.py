@@ -8,7 +8,7 @@ import heapq
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, KV_TRANSFER
 from ridgeline.serving.twin.cluster import Router
@@ -136,14 +136,7 @@ _KV_FAILED = f"{KV_TRANSFER}: the KV of this request did not arrive within its t
 _FAKE_HOST = "2.2.2.2"  # SGLang's `fake` transfer back end: decode alone, as if every prompt's KV were there
 
 
-class Role(Protocol):
-    """`take` a request that was found good; `abort` one whose client left."""
-
-    engines: Sequence[LiveEngine]
-
-    def take(self, request: LiveRequest, asked: ParsedPrompt) -> None: ...
-
-    def abort(self, request: LiveRequest) -> None: ...
+# What a server is: each can `take` a request that was found good, and `abort` one whose client left.
 
 
 class ColocatedEngines:
@@ -328,3 +321,6 @@ class DecodeRole:
         engine.expected -= 1
         engine.promised_tokens -= request.arrival.input_tokens
         engine.load -= 1
+
+
+Role = ColocatedEngines | PrefillRole | DecodeRole

@@ -205,7 +205,6 @@ class TwinServer:
         if hung is not None:
             self.api.freeze(hung)
         if kv_lost is not None and not isinstance(self.role, ColocatedEngines):
-            assert isinstance(self.role, PrefillRole | DecodeRole)
             self.role.kv_lost = kv_lost
 
     def _die(self, last_words: str) -> None:
