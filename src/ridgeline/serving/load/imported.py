@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.serving.metrics import LATENCIES
-from ridgeline.serving.traffic.bench_results import BenchRequest, BenchRun, read_bench_results
+from ridgeline.serving.traffic.bench_results import BenchRun, read_bench_results
 from ridgeline.serving.traffic.requests import RequestRecord, Spread, record_line, summarise
 
 _FEW = 100
@@ -71,7 +71,7 @@ def _records(run: BenchRun) -> Iterator[RequestRecord]:
             scheduled_s=sent_s,
             sent_s=sent_s,
             first_token_s=None if row.ttft_s is None else sent_s + row.ttft_s,
-            end_s=_end_s(row, sent_s),
+            end_s=None if row.e2e_s is None else sent_s + row.e2e_s,
             input_tokens=row.input_tokens,
             output_tokens=row.output_tokens,
             status="ok" if row.ok else "failed",
@@ -79,10 +79,6 @@ def _records(run: BenchRun) -> Iterator[RequestRecord]:
             error=row.error,
             worker=run.tool,
         )
-
-
-def _end_s(row: BenchRequest, sent_s: float) -> float | None:
-    return None if row.e2e_s is None else sent_s + row.e2e_s
 
 
 def _latencies(run: BenchRun, records: Sequence[RequestRecord]) -> dict[str, Mapping[str, float]]:

@@ -18,7 +18,6 @@ from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S
 from ridgeline.serving.hardware.cluster import Fabric
-from ridgeline.serving.model.layer_parts import Attention
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.cluster import Router
 from ridgeline.serving.twin.request import PrefixCache, Request
@@ -152,8 +151,8 @@ class KvTransfer:
 
     @classmethod
     def between(cls, model: Model, layout: Layout, fabric: Fabric, gpus_per_node: int, page_size: int) -> KvTransfer:
-        kinds = [(m.kind, len(m.layers)) for m in model.all_mixers if isinstance(m.kind, Attention)]
-        token_bytes = sum(model.layer_kv_bytes(kind, layout.attn_tp) * n for kind, n in kinds if kind.keeps_everything)
+        kept = [(kind, n) for kind, n in model.attentions if kind.keeps_everything]
+        token_bytes = sum(model.layer_kv_bytes(kind, layout.attn_tp) * n for kind, n in kept)
         piece_bytes = max(page_size, RUN_TOKENS) * model.layer_kv_bytes(model.attention, layout.attn_tp)
         port = fabric.bytes_s_per_gpu(gpus_per_node) * PORT_SHARE
         return cls(token_bytes, min(port, PIECES_S * piece_bytes))

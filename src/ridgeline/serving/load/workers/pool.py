@@ -6,11 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from ridgeline.errors import RidgelineError, SiteError
 from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, split_over_workers
-from ridgeline.serving.load.workers.worker import OpenWorker, run_worker
+from ridgeline.serving.load.workers.worker import OpenWorker, run_worker, stopped_by_signals
 from ridgeline.serving.traffic.traffic import Arrival
 
 # time to open connections; all processes begin to send at one moment after it
@@ -29,7 +29,7 @@ def run_workers(count: int, assignment: Assignment) -> LoadResult:
     """Sends the assignment with `count` new processes."""
     parts_to_send = [part for part in split_over_workers(assignment, count) if part.arrivals]
     workers = [_started(_worker_main, part) for part in parts_to_send]
-    with _passing_on_interrupts(workers):
+    with stopped_by_signals(partial(_interrupt, workers)):
         parts = _gather(workers)
     merged = _merge_results(parts)
     merged.lost_workers = len(workers) - len(parts)
@@ -54,7 +54,7 @@ class OpenPool:
         self._path, self._count = assignment.records_path, count
         self._workers = [_started(_open_main, part) for part in split_over_workers(assignment, count)]
         self._around = contextlib.ExitStack()
-        self._around.enter_context(_passing_on_interrupts(self._workers))
+        self._around.enter_context(stopped_by_signals(partial(_interrupt, self._workers)))
         for _, pipe in self._workers:
             _receive(pipe)  # each says it is ready
         for _, pipe in self._workers:
@@ -173,23 +173,10 @@ def _worker_main(pipe: Pipe, assignment: Assignment) -> None:
         return  # the parent is gone; nobody wants the result
 
 
-@contextlib.contextmanager
-def _passing_on_interrupts(workers: list[tuple[BaseProcess, Pipe]]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def pass_on(*_: object) -> None:
-        for process, _pipe in workers:
-            if process.pid is not None and process.is_alive():
-                os.kill(process.pid, signal.SIGTERM)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(workers: list[tuple[BaseProcess, Pipe]]) -> None:
+    for process, _ in workers:
+        if process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGTERM)
 
 
 def _join_files(path: Path, workers: int) -> None:

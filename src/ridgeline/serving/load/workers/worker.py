@@ -85,7 +85,7 @@ class Driver:
             )
         start_s = assignment.start_at_s or time.monotonic() + 0.002
         self._out.start_s = start_s
-        self._loop.at(start_s, self._begin_closed if closed else self._send_due)
+        self._loop.at(start_s, partial(self._fill_slots, start_s) if closed else self._send_due)
         self._next_tick()
         self._stats.compare_clocks()
         self._stats.begin()
@@ -180,16 +180,10 @@ class Driver:
 
     # closed loop
 
-    def _begin_closed(self) -> None:
-        self._fill_slots(self._out.start_s)
-
     def _fill_slots(self, scheduled_s: float) -> None:
         while len(self._active) + self._pausing < self._assignment.slots and self._more():
-            self._next_in(self._idle.pop() if self._idle else self._connection(), scheduled_s)
+            self._start(self._idle.pop() if self._idle else self._connection(), self._take(), scheduled_s)
         self._stop_when_done()
-
-    def _next_in(self, connection: Connection, scheduled_s: float) -> None:
-        self._start(connection, self._take(), scheduled_s)
 
     # open loop
 
@@ -255,7 +249,7 @@ class Driver:
         elif exchange.http_status in (429, 503) and exchange.retry_after_s:
             self._pause(connection, min(exchange.retry_after_s, _LONGEST_PAUSE_S))
         elif self._more() and len(self._active) + self._pausing < self._assignment.slots:
-            self._next_in(connection, end_s)
+            self._start(connection, self._take(), end_s)
         else:
             self._idle.append(connection)
         self._settling += 1
@@ -403,7 +397,7 @@ class OpenWorker:
         self._around = contextlib.ExitStack()
         _allow_files(files)
         self._around.enter_context(_no_collections())
-        self._around.enter_context(_stopped_by_signals(self.driver.interrupt))
+        self._around.enter_context(stopped_by_signals(self.driver.interrupt))
         self.time_slices = self._around.enter_context(short_time_slices())
         self.change, self.extend = self.driver.change, self.driver.extend
         if start_s is not None:
@@ -450,7 +444,7 @@ def _no_collections() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
