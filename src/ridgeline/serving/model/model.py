@@ -405,17 +405,15 @@ class Model:
                 total += m.nbytes
         return total
 
-    def prefill_bytes(self, tokens: float, past: float = 0) -> float:
-        """Memory traffic of one prefill step: weights once, cached KV read once, new KV written."""
-        return self.weight_bytes_read(tokens) + self.cache_bytes(past + tokens)
+    def prefill_bytes(self, tokens: float) -> float:
+        """Memory traffic of one prefill step: weights once, new KV written."""
+        return self.weight_bytes_read(tokens) + self.cache_bytes(tokens)
 
     def decode_bytes(self, batch: float, context: float) -> float:
         """Memory traffic of one decode step of `batch` sequences that hold `context` tokens each."""
-        read = sum(n * self._reach_bytes(r) * min(context + 1, r.cap) for r, n in self.reaches())
+        values = KV_BYTES[self.kv_dtype]
+        read = sum(n * (r.kv_values * values + r.index_bytes) * min(context + 1, r.cap) for r, n in self.reaches())
         return self.weight_bytes_read(batch) + batch * (read + 2 * self.state_bytes_per_request)
-
-    def _reach_bytes(self, reach: Reach) -> float:
-        return reach.kv_values * KV_BYTES[self.kv_dtype] + reach.index_bytes
 
 
 def _pairs(tokens: float, past: float, cap: float) -> float:

@@ -7,9 +7,10 @@ prefill step, what memory that leaves. Its rates come straight from step times; 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
@@ -17,6 +18,7 @@ from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import graphless, layout_problems
 from ridgeline.serving.engines.memory import MemoryPlan, plan_memory, roomiest_plan
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.engines.settings import PREFILL_RANK_TOKENS, EngineSettings, default_backend, resolve
 from ridgeline.serving.hardware.cluster import Cluster
 from ridgeline.serving.model.model import Model
@@ -35,6 +37,30 @@ _KV_SHARE = 0.85
 _SPARE_SHARE = 0.01
 # Longer pipelines wait more for each other than they gain.
 _MOST_STAGES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What is to be served, on what, within which limits; as the command line and the Python API give it."""
+
+    model: str
+    gpu: str
+    nodes: int = 1
+    gpus_per_node: int = 8
+    traffic: str = "sharegpt"
+    fabric: str | None = None
+    rate_s: float | None = None
+    concurrency: int | None = None
+    requests: int | None = None
+    slos: Sequence[str] = ()
+    engine: str = USUAL_ENGINE
+    attention_backend: str | None = None
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    calibration: str | Path | None = None
+    top: int = 8
+    named: Sequence[str] = ()
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,16 +109,13 @@ class PrefillEngine(Engine):
             if budget <= 0 or len(taken) >= self.rank_requests or (taken and whole > room_tokens):
                 break
             if request.held == 0 and self.caches and request.arrival.prefix_hashes:
-                self._find_prefix(request, rank)
+                request.cached = request.held = self.caches[rank].match(request.arrival)
+                request.todo = request.arrival.input_tokens - request.cached
+                self.used_tokens += request.held
             piece = min(request.todo, budget, self.piece_tokens)
             taken.append((request, piece))
             budget, room_tokens = budget - piece, room_tokens - whole
         return taken
-
-    def _find_prefix(self, request: Request, rank: int) -> None:
-        request.cached = request.held = self.caches[rank].match(request.arrival)
-        request.todo = request.arrival.input_tokens - request.cached
-        self.used_tokens += request.held
 
     def _finish(self, request: Request) -> None:
         if self.caches and request.arrival.prefix_hashes:

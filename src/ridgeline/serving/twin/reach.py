@@ -192,7 +192,8 @@ def reach(calibration: Calibration, deployment: Deployment, under_way: float) ->
         )
     new = _new(near, ValidatedSetting.of(deployment, under_way, under_way))
     if not new:
-        return CalibrationReach(calibration, f"the setting that was calibrated ({_where(near)}): {_range(calibration)}")
+        where = f"{near.model}, {near.shape}, {near.loads} at once"
+        return CalibrationReach(calibration, f"the setting that was calibrated ({where}): {_range(calibration)}")
     spread = math.hypot(calibration.spread, *(width for _, (width, _) in new))
     if near.model != deployment.model.name:
         spread = max(spread, UNCALIBRATED_SPREAD)
@@ -250,10 +251,6 @@ def _new(near: ValidatedSetting, asked: ValidatedSetting) -> list[tuple[str, tup
     if asked.most and near.most and not near.fewest / _BEYOND <= asked.most <= near.most * _BEYOND:
         found.append((f"{asked.most:.0f} requests at once in an engine, not {near.loads}", LOAD))
     return found
-
-
-def _where(scene: ValidatedSetting) -> str:
-    return f"{scene.model}, {scene.shape}, {scene.loads} at once"
 
 
 def _range(calibration: Calibration) -> str:

@@ -202,13 +202,10 @@ class Connection:
             return
         if sent < len(wire):
             self._unsent = wire[sent:]
-            self._loop.watch_writing(self._sock.fileno(), self._write_more)
+            self._loop.watch_writing(self._sock.fileno(), lambda: self._write(self._unsent))
         elif self._unsent:
             self._unsent = b""
             self._loop.forget_writing(self._sock.fileno())
-
-    def _write_more(self) -> None:
-        self._write(self._unsent)
 
     # reading: this runs once per token of every stream
 
