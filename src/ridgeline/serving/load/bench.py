@@ -13,7 +13,7 @@ from ridgeline.serving.load.discover import Server, discover
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
 from ridgeline.serving.load.flow import Flow, Stretch, flow_of
 from ridgeline.serving.load.wire.endpoint import Endpoint
-from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult
 from ridgeline.serving.load.workers.worker import run_worker
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of
@@ -198,11 +198,14 @@ def assignment_of(
     return Assignment(
         endpoint=plan.endpoint,
         address=server.address,
-        template=RequestTemplate(
-            server.model, plan.stream, plan.ignore_eos, plan.extra, salt, plan.shared_prefix_tokens
-        ),
         arrivals=tuple(arrivals),
         slots=plan.traffic.concurrency or 0 if arrivals else 0,
+        model=server.model,
+        stream=plan.stream,
+        ignore_eos=plan.ignore_eos,
+        extra=plan.extra,
+        salt=salt,
+        shared_prefix_tokens=plan.shared_prefix_tokens,
         most_at_once=plan.most_at_once,
         endless=endless,
         duration_s=plan.duration_s,

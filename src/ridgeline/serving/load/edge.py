@@ -110,7 +110,7 @@ def judge_probe(
         steady=steady,
         span=span,
         offered_s=len(due) / max(span.seconds, 1e-9),
-        share=_share(steady),
+        share=steady.overshoot,
         backlog=backlog,
         errors=dict(errors),
         why_void=tuple(why_void),
@@ -173,16 +173,6 @@ def _figures(
     e2e_s = [t for r in ended if (t := r.e2e_s) is not None]
     e2e_s += [age for r in young if (age := view.now_s - r.sent_s) > e2e_limit_s]
     return replace(summary, ttft_ms=Spread.of(ttft_s), e2e_ms=Spread.of(e2e_s))
-
-
-def _share(summary: Summary) -> float:
-    """The worst latency as a share of its limit."""
-    shares = [
-        spread.quantile(slo.quantile) / slo.limit_ms
-        for slo in summary.slos
-        if (spread := getattr(summary, f"{slo.latency}_ms")) is not None
-    ]
-    return max(shares, default=0.0)
 
 
 def _failures(errors: Mapping[str, int]) -> str:

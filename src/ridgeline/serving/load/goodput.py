@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.records.json_form import NOT_IN_JSON, JsonForm
 from ridgeline.serving.load.bench import BenchPlan
 from ridgeline.serving.load.edge import UNITS, Edge, GoodputTerms, Probe, ProbeVerdict, Unjudged, judge_probe, take_off
 from ridgeline.serving.load.stream import LoadStream, StreamView
@@ -60,13 +59,13 @@ class _OutOfTimeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstEstimate(JsonForm):
+class FirstEstimate:
     """So many requests at once, before the search for a rate begins, and the rate that they came to (Little's law)."""
 
     concurrency: int
     requests_s: float
     e2e_s: float
-    share: float = field(metadata=NOT_IN_JSON)  # the worst latency as a share of its limit
+    share: float  # the worst latency as a share of its limit
 
 
 def find_goodput(

@@ -384,9 +384,9 @@ class Model:
         """One row of logits."""
         return 2 * self.hidden * self.vocab
 
-    def prefill_flops(self, tokens: float, past: float = 0) -> float:
-        """One sequence that adds `tokens` to `past` cached ones, causal, with one row of logits at the end."""
-        attention = sum(n * r.prefill_flops * _pairs(tokens, past, r.cap) for r, n in self.reaches())
+    def prefill_flops(self, tokens: float) -> float:
+        """One sequence of `tokens`, causal, with one row of logits at the end."""
+        attention = sum(n * r.prefill_flops * _pairs(tokens, r.cap) for r, n in self.reaches())
         return self.linear_flops_per_token * tokens + attention + self.lm_head_flops
 
     def decode_flops(self, context: float) -> float:
@@ -416,10 +416,8 @@ class Model:
         return self.weight_bytes_read(batch) + batch * (read + 2 * self.state_bytes_per_request)
 
 
-def _pairs(tokens: float, past: float, cap: float) -> float:
-    """Query-key pairs of `tokens` new tokens after `past`, where no query looks further back than `cap`."""
-    if past >= cap:
-        return tokens * cap
-    rising = min(tokens, cap - past)  # queries that still see everything before them
-    full = rising * past + rising * (rising + 1) / 2
+def _pairs(tokens: float, cap: float) -> float:
+    """Query-key pairs of so many tokens, where no query looks further back than `cap`."""
+    rising = min(tokens, cap)  # queries that still see everything before them
+    full = rising * (rising + 1) / 2
     return full if rising == tokens else full + (tokens - rising) * cap

@@ -150,12 +150,13 @@ class Unit:
 
 def colocated_units(question: PlanQuestion, gpus: int) -> list[Unit]:
     """Engines whose copies fill `gpus` GPUs, fastest first."""
-    units = []
-    for layout in one_engine_layouts(question, gpus, stages=True):
-        unit = make_unit(question, layout, "both")
-        if unit is not None:
-            units.append(unit)
-    return sorted(units, key=lambda u: -u.rate_s / u.gpus)
+    return sorted(units(question, gpus, "both"), key=lambda u: -u.rate_s / u.gpus)
+
+
+def units(question: PlanQuestion, gpus: int, role: str) -> list[Unit]:
+    """An engine of every layout that can be; those of a split have no pipeline stages."""
+    found = (make_unit(question, lay, role) for lay in one_engine_layouts(question, gpus, stages=role == "both"))
+    return [unit for unit in found if unit is not None]
 
 
 def make_unit(

@@ -91,12 +91,6 @@ class Option:
         power_w, hours = self.scheme.question.cluster.gpu.power_w, self.gpu_hours_per_million
         return None if power_w is None or hours is None else power_w * hours * 3600.0 / 1e6
 
-    def costs_json(self) -> dict[str, float | None]:
-        return {
-            "gpu_hours_per_million": self.gpu_hours_per_million,
-            "most_joules_per_token": self.most_joules_per_token,
-        }
-
     @property
     def speed_ratios(self) -> tuple[float, float]:
         """How slow and how fast the real thing may be, over what is predicted, in nine of ten cases."""
@@ -117,12 +111,6 @@ class Option:
     def broken(self) -> tuple[Slo, ...]:
         """Limits that the run does not keep."""
         return tuple(s for s in self.summary.slos if not self.summary.holds(s))
-
-    @property
-    def overshoot(self) -> float:
-        """How many times its limit the worst figure is; 1 or less where the percentiles keep all."""
-        found = [(s, getattr(self.summary, f"{s.latency}_ms")) for s in self.summary.slos]
-        return max((spread.quantile(s.quantile) / s.limit_ms for s, spread in found if spread), default=0.0)
 
     @property
     def meets(self) -> bool:

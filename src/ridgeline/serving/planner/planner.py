@@ -166,7 +166,7 @@ class Choice:
             "offered_rate": None if o.rate_s is None else round(o.rate_s, 4),
             "capacity": None if o.capacity_s is None else round(o.capacity_s, 4),
             "total_tok_s": round(o.total_tok_s, 1),
-            "costs": o.costs_json(),
+            "costs": {name: getattr(o, name) for name in ("gpu_hours_per_million", "most_joules_per_token")},
             "reach": o.reach,
             "ttft_ms": o.summary.ttft_ms.as_json() if o.summary.ttft_ms else None,
             "itl_ms": o.summary.itl_ms.as_json() if o.summary.itl_ms else None,
@@ -302,7 +302,7 @@ def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
     ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
     if option.meets:
         return 0, gpus, round(goodput, 2), option.scheme.loss(), ttft
-    return 1, round(goodput, 2), round(option.overshoot, 2), gpus, option.scheme.loss(), ttft
+    return 1, round(goodput, 2), round(option.summary.overshoot, 2), gpus, option.scheme.loss(), ttft
 
 
 def _without_doubtful_splits(options: list[Option], verdict: SplitVerdict) -> list[Option]:

@@ -14,7 +14,7 @@ from functools import cached_property
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout, disaggregated
-from ridgeline.serving.planner.candidates import PlanQuestion, Unit, make_unit, one_engine_layouts
+from ridgeline.serving.planner.candidates import PlanQuestion, Unit, units
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
@@ -83,15 +83,8 @@ def pairs(question: PlanQuestion, gpus: int, rate_s: float | None = None) -> lis
     """
     if engine_named(question.settings.engine).planned_whole:
         return []
-    shapes = list(one_engine_layouts(question, gpus, stages=False))
-    prefill = [u for s in shapes if (u := make_unit(question, s, "prefill")) is not None]
-    decode = [u for s in shapes if (u := make_unit(question, s, "decode")) is not None]
-    found = [
-        pair
-        for p in _best_of_each_size(prefill)
-        for d in _best_of_each_size(decode)
-        for pair in _proportions(p, d, gpus, rate_s)
-    ]
+    prefill, decode = (_best_of_each_size(units(question, gpus, role)) for role in ("prefill", "decode"))
+    found = [pair for p in prefill for d in decode for pair in _proportions(p, d, gpus, rate_s)]
     enough = (rate_s or math.inf) / BUSY
     return sorted(found, key=lambda p: (0, p.gpus, -p.rate_s) if p.rate_s >= enough else (1, -p.rate_s, p.gpus))
 

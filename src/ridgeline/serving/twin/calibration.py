@@ -13,7 +13,6 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import is_number
 from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, in_json
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.releases import release_written
 from ridgeline.serving.hardware.cluster import read_yaml
 from ridgeline.stats.stated_range import NORMAL_90
@@ -52,16 +51,12 @@ class ValidatedSetting:
             release=".".join(map(str, release_written(settings.engine, settings.version))),
             model=deployment.model.name,
             weights=deployment.model.weights_dtype,
-            shape=str(layout) if layout.disaggregated else _shape(layout),
+            shape=str(layout if layout.disaggregated else replace(layout, dp=1, nodes=layout.replica_nodes)),
             between_nodes=(layout.decode or layout).replica_nodes > 1,
             apart=layout.disaggregated,
             fewest=round(fewest, 2),
             most=round(most, 2),
         )
-
-
-def _shape(layout: Layout) -> str:
-    return str(replace(layout, dp=1, nodes=layout.replica_nodes))
 
 
 def merged(scenes: Iterable[ValidatedSetting]) -> tuple[ValidatedSetting, ...]:

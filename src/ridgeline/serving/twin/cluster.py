@@ -77,7 +77,7 @@ class Front(Protocol):
 class Replicas:
     """Equal engines that each do prefill and decode."""
 
-    def __init__(self, engines: Sequence[Engine], policy: str = "round-robin") -> None:
+    def __init__(self, engines: Sequence[Engine], policy: str) -> None:
         self.engines = engines
         self.router = Router(engines, policy)
         self._order: list[tuple[float, int]] = []

@@ -227,19 +227,6 @@ class Disaggregated:
         self._sending_s = (math.inf, 0.0)
 
     @property
-    def engines(self) -> list[Engine]:
-        return list(self._engines)
-
-    def add(self, engine: Engine) -> None:
-        """An engine that was started later; requests come to it once `to_prefill` or `to_decode` know it."""
-        self._engines = (*self._engines, engine)
-        if isinstance(engine, PrefillEngine):
-            self.prefill = [*self.prefill, engine]
-        elif isinstance(engine, DecodeEngine):
-            self.decode = [*self.decode, engine]
-        self._next = None
-
-    @property
     def transfer_bytes_s(self) -> float:
         """What one prefill rank's port carried on average between the first prompt and the last KV."""
         ranks = sum(e.times.layout.attn_dp for e in self.prefill)

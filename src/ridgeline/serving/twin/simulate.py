@@ -135,7 +135,9 @@ def simulate(
     arrivals = _arrivals(traffic)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
-    before = _served_by(deployment, engines, calibration, traffic) if front_end else None
+    # offline everything is handed to an engine at once
+    served = front_end and not isinstance(traffic.pace, AllAtOnce)
+    before = put_in_front(engines, deployment, calibration) if served else None
     requests = serve(front, arrivals, traffic.concurrency, before)
     records = tuple(r.record() for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
@@ -164,15 +166,10 @@ def simulate(
     )
 
 
-def _served_by(
-    deployment: Deployment, engines: Sequence[Engine], calibration: Calibration, traffic: Traffic
-) -> FrontEnd | None:
-    """The processes in front of the engines; none where everything is handed to an engine at once, as offline."""
-    if isinstance(traffic.pace, AllAtOnce):
-        return None
+def put_in_front(engines: Sequence[Engine], deployment: Deployment, calibration: Calibration) -> FrontEnd:
+    """The processes between these engines and their users."""
     times = engines[-1].times
-    factor = calibration.factors.front_end
-    front_end = FrontEnd.of(deployment.settings, times.layout, times.applied.overlap, factor)
+    front_end = FrontEnd.of(deployment.settings, times.layout, times.applied.overlap, calibration.factors.front_end)
     for engine in engines:
         engine.front_end = front_end
     return front_end

@@ -246,7 +246,7 @@ def _breach(option: Option) -> str:
     broken = ", ".join(map(str, option.broken))
     if not broken:
         return "whose percentiles keep them, but too many single requests do not"
-    return f"which breaks {broken}, at worst {option.overshoot:.3g} times its limit"
+    return f"which breaks {broken}, at worst {option.summary.overshoot:.3g} times its limit"
 
 
 def _speeds(choices: tuple[Choice, ...]) -> list[str]:

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
@@ -30,9 +30,7 @@ def run_workers(count: int, assignment: Assignment) -> LoadResult:
     parts_to_send = [part for part in split_over_workers(assignment, count) if part.arrivals]
     workers = [_started(_worker_main, part) for part in parts_to_send]
     with stopped_by_signals(partial(_interrupt, workers)):
-        parts = _gather(workers)
-    merged = _merge_results(parts)
-    merged.lost_workers = len(workers) - len(parts)
+        merged = _merge_results(_gather(workers))
     if assignment.records_path is not None:
         _join_files(assignment.records_path, count)
     return merged
@@ -71,13 +69,7 @@ class OpenPool:
     def run_until(self, at_s: float) -> LoadResult:
         for _, pipe in self._workers:
             _send(pipe, ("run_until", at_s))
-        got = [_receive(pipe) for _, pipe in self._workers]
-        parts = [part for part in got if isinstance(part, LoadResult)]
-        if not parts:
-            raise SiteError("every load process died; nothing was measured", transient=True)
-        merged = _merge_results(parts)
-        merged.lost_workers = len(self._workers) - len(parts)
-        return merged
+        return _merge_results([_receive(pipe) for _, pipe in self._workers])
 
     def close(self) -> str:
         for _, pipe in self._workers:
@@ -113,9 +105,13 @@ def _open_main(pipe: Pipe, assignment: Assignment) -> None:
         return  # the parent is gone; nobody wants the result
 
 
-def _merge_results(parts: list[LoadResult]) -> LoadResult:
-    """One result from several whose clocks are the same host's; records in order of number."""
-    out = LoadResult([], ClientStats(), min(p.start_s for p in parts))
+def _merge_results(received: Sequence[object]) -> LoadResult:
+    """One result from several whose clocks are the same host's; records in order of number. What is no result is a
+    worker that died."""
+    parts = [part for part in received if isinstance(part, LoadResult)]
+    if not parts:
+        raise SiteError("every load process died; nothing was measured", transient=True)
+    out = LoadResult([], ClientStats(), min(p.start_s for p in parts), lost_workers=len(received) - len(parts))
     for part in parts:
         assert part.start_s == out.start_s, "every worker is told the same start"
         out.records += part.records
@@ -135,23 +131,19 @@ def _merge_results(parts: list[LoadResult]) -> LoadResult:
     return out
 
 
-def _gather(workers: list[tuple[BaseProcess, Pipe]]) -> list[LoadResult]:
+def _gather(workers: list[tuple[BaseProcess, Pipe]]) -> list[object]:
     for _, pipe in workers:
         _receive(pipe)  # each says it is ready, so a slow start delays all and spoils none
     start_s = time.monotonic() + _OPENING_S
     for _, pipe in workers:
         pipe.send(start_s)
-    parts = []
+    found = []
     for process, pipe in workers:
-        got = _receive(pipe)
+        found.append(_receive(pipe))
         process.join()
-        if isinstance(got, RidgelineError):
-            raise got
-        if isinstance(got, LoadResult):
-            parts.append(got)
-    if not parts:
-        raise SiteError("every load process died; nothing was measured", transient=True)
-    return parts
+        if isinstance(found[-1], RidgelineError):
+            raise found[-1]
+    return found
 
 
 def _receive(pipe: Pipe) -> object:

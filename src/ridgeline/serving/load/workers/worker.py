@@ -47,19 +47,18 @@ class Driver:
         self._loop = loop
         self._records_file = records_file
         self._stats = ClientStats()
-        template = assignment.template
         self._bodies = RequestBodies(
-            Prompts(template.salt, template.shared_prefix_tokens),
+            Prompts(assignment.salt, assignment.shared_prefix_tokens),
             assignment.endpoint.interface,
-            template.model,
-            template.stream,
-            template.ignore_eos,
-            template.extra,
+            assignment.model,
+            assignment.stream,
+            assignment.ignore_eos,
+            assignment.extra,
         )
-        answers = template.extra.get("n")  # to each prompt
+        answers = assignment.extra.get("n")  # to each prompt
         self._answers = answers if isinstance(answers, int) and answers > 1 else 1
-        stops = template.extra.keys() & {"stop", "stop_token_ids", "stop_regex"}
-        self._full_length = template.ignore_eos and not stops
+        stops = assignment.extra.keys() & {"stop", "stop_token_ids", "stop_regex"}
+        self._full_length = assignment.ignore_eos and not stops
         self._head = assignment.endpoint.head("POST", assignment.endpoint.path, 0).removesuffix(b"0\r\n\r\n")
         self._context = assignment.endpoint.tls_context()
         self._name = f"client-{assignment.worker}" if assignment.workers > 1 else ""
@@ -233,7 +232,7 @@ class Driver:
 
     def _start(self, connection: Connection, arrival: Arrival, scheduled_s: float) -> None:
         wire = self._ahead.pop(arrival.number, None) or self._wire(arrival)
-        reply = Reply(self._assignment.endpoint.interface, self._assignment.template.stream)
+        reply = Reply(self._assignment.endpoint.interface, self._assignment.stream)
         self._active.add(connection)
         wanted = Wanted(arrival.output_tokens * self._answers, self._full_length)
         connection.start(Exchange(arrival, wire, scheduled_s, reply, wanted))
