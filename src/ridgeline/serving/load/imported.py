@@ -123,17 +123,14 @@ def _broken_balance(run: BenchRun, e2e: Mapping[str, float]) -> dict[str, str]:
 
 
 def _broken_sum(run: BenchRun, latencies: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    tokens, means = _tokens(run), {name: values.get("mean") for name, values in latencies.items()}
+    means = {name: values.get("mean") for name, values in latencies.items()}
     ttft, itl, e2e = means.get("ttft"), means.get("itl"), means.get("e2e")
+    if not (run.output_tok_s and run.requests_s) or "output_tok_s" in run.derived:
+        return {}
+    tokens = run.output_tok_s / run.requests_s
     if tokens <= 1 or ttft is None or itl is None or not e2e:
         return {}
     total = ttft + (tokens - 1) * itl
     if abs(total - e2e) <= _SUM * e2e:
         return {}
     return {"itl_ms": f"TTFT + {tokens - 1:.0f} gaps is {total:.4g} ms, but requests took {e2e:.4g} ms"}
-
-
-def _tokens(run: BenchRun) -> float:
-    if run.output_tok_s and run.requests_s and "output_tok_s" not in run.derived:
-        return run.output_tok_s / run.requests_s
-    return 0.0

@@ -78,14 +78,13 @@ class PlanQuestion:
     # knobs that keep the model in dtypes that its files are not in
     dtype_settings: Mapping[str, Value] = field(default_factory=dict, hash=False)
 
-    def limit_s(self, latency: str) -> float | None:
-        limits = [s.limit_ms / 1000 for s in self.slos if s.latency == latency]
-        return min(limits) if limits else None
+    def limit_s(self, *latencies: str) -> float | None:
+        """The lowest limit on any of these."""
+        return min((s.limit_ms / 1000 for s in self.slos if s.latency in latencies), default=None)
 
     @property
     def itl_limit_s(self) -> float | None:
-        found = [x for x in (self.limit_s("itl"), self.limit_s("tpot")) if x is not None]
-        return min(found) if found else None
+        return self.limit_s("itl", "tpot")
 
     @property
     def context_tokens(self) -> float:

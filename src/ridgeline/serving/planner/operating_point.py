@@ -109,7 +109,6 @@ class Option:
 
     @property
     def broken(self) -> tuple[Slo, ...]:
-        """Limits that the run does not keep."""
         return tuple(s for s in self.summary.slos if not self.summary.holds(s))
 
     @property

@@ -209,7 +209,6 @@ class Scheme:
         return simulate(self.deployment(), traffic, self.question.calibration, self.question.slos)
 
     def with_slices(self, slices: int) -> Scheme:
-        """The same slice so many times."""
         if not isinstance(self.shape, Pair):
             return replace(self, copies=slices)
         prefill, decode = self.parts

@@ -108,9 +108,6 @@ def _groups(option: Option, traffic: Traffic, asked: PlanRequest) -> list[str]:
     """Prefill and decode groups: several servers and a router, which no single engine's workload starts."""
     scheme = option.scheme
     deployment = scheme.deployment()
-    layout = deployment.layout
-    assert layout.prefill is not None
-    assert layout.decode is not None
     load = _load_arguments(option, traffic)
     ask = _simulate_arguments(deployment, asked)
     unit = scheme.main
@@ -120,7 +117,7 @@ def _groups(option: Option, traffic: Traffic, asked: PlanRequest) -> list[str]:
         "  kind: command",
         "  # on the real cluster start commands.txt with the value of the trial, and run instead:",
         f"  #   {_joined(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
-        f"  run: {quoted(f'{_joined(ask + load)} {_roles(scheme, layout)} --json')}",
+        f"  run: {quoted(f'{_joined(ask + load)} {_roles(scheme, deployment.layout)} --json')}",
         *_METRICS,
         f"job: {{limit: {_limit_s(option, traffic)}}}",
         "",
@@ -207,14 +204,11 @@ def _simulate_arguments(deployment: Deployment, asked: PlanRequest) -> list[obje
 
 def _roles(scheme: Scheme, layout: Layout) -> str:
     """Groups with the settings of their servers, as commands.txt starts them; the knobs of the study left open."""
-    assert layout.prefill is not None
-    assert layout.decode is not None
-    model, (first, main) = scheme.question.model, scheme.units
-    settings = {"prefill": role_text(first.settings)}
-    planned = role_text(main.settings)
-    opened = re.sub(r"running=\d+", "running={max_running_requests}", planned)
+    model = scheme.question.model
+    settings = {unit.role: role_text(unit.settings) for unit in scheme.units}
+    opened = re.sub(r"running=\d+", "running={max_running_requests}", settings["decode"])
     settings["decode"] = re.sub(r"graph=\d+", "graph={cuda_graph_max_bs}", opened)
-    sides = {"prefill": group_text(layout.prefill, model), "decode": group_text(layout.decode, model)}
+    sides = {role: group_text(lay, model) for role, lay in layout.roles.items()}
     joined = {role: f"{text}{',' if ':' in text else ':'}{settings[role]}" for role, text in sides.items()}
     return " ".join(f"--{role}-groups {text}" for role, text in joined.items())
 

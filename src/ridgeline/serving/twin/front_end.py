@@ -35,7 +35,7 @@ class FrontEnd:
     factor: float = 1.0
 
     @classmethod
-    def of(cls, settings: EngineSettings, layout: Layout, overlap: bool, factor: float) -> FrontEnd:
+    def of(cls, settings: EngineSettings, layout: Layout, overlap: bool, factor: float = 1.0) -> FrontEnd:
         costs = engine_named(settings.engine).front_end_costs(settings.version)
         accept_s = costs.accept_s + (costs.ranks_accept_s if layout.tp * layout.pp > 1 else 0.0)
         return cls(

@@ -150,16 +150,11 @@ def _deployment(model: Model, cluster: Cluster, layout: Layout, settings: Engine
     """
     found = Deployment(model, cluster, layout, settings)
     limit = settings.max_running_requests
-    if (
-        limit is None
-        or release_meant(settings.version) >= _SLOTS_DIVIDED
-        or layout.prefill is None
-        or layout.decode is None
-    ):
+    if limit is None or not layout.disaggregated or release_meant(settings.version) >= _SLOTS_DIVIDED:
         return found
     each = {
         role: replace(found.role_settings(role), max_running_requests=engine_total(limit, lay.attn_dp))
-        for role, lay in (("prefill", layout.prefill), ("decode", layout.decode))
+        for role, lay in layout.roles.items()
     }
     return replace(found, prefill_settings=each["prefill"], decode_settings=each["decode"])
 

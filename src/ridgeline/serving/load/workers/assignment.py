@@ -32,14 +32,14 @@ class Assignment:
     address: Address
     arrivals: tuple[Arrival, ...]
     slots: int = 0
+    most_at_once: int | None = None
+    endless: bool = False
     model: str = ""
     stream: bool = True
     ignore_eos: bool = False
     extra: Mapping[str, object] = field(default_factory=dict)
     salt: int = 0
     shared_prefix_tokens: int = 0
-    most_at_once: int | None = None
-    endless: bool = False
     duration_s: float | None = None
     timeout_s: float = 120.0
     start_at_s: float | None = None

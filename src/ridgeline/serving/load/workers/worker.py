@@ -127,7 +127,6 @@ class Driver:
             self._send_due()
 
     def extend(self, arrivals: tuple[Arrival, ...]) -> None:
-        """More of the same load."""
         left = self._assignment.arrivals[self._position :]
         self._assignment = replace(self._assignment, arrivals=left + arrivals)
         self._position, self._turn = 0, self._turn + 1

@@ -30,7 +30,6 @@ class HttpAnswer:
         self._token = b""  # the event of one token, the same for all
 
     def tokens(self, count: int) -> None:
-        """More tokens came."""
         if not self.made:
             self.on_first()
         self.made += count

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, SiteError
@@ -133,7 +134,7 @@ class TwinServer:
                 port = served.bootstrap_port
                 opened.append(await asyncio.start_server(self.role.rooms.connected, served.host, port))
                 port = served.port
-            connection: Callable[[], HttpConnection] = lambda: HttpConnection(self.api.handle)  # noqa: E731
+            connection = partial(HttpConnection, self.api.handle)
             opened.append(await loop.create_server(connection, served.host, port, backlog=1024))
         except OSError as error:
             for server in opened:
