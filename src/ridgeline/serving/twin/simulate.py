@@ -162,7 +162,11 @@ def simulate(
         notes=deployment.model.notes,
         assumed=(*_assumed(deployment), *cut, *_in_step(traffic)),
         reach=known.line or doubts.validation.line,
-        engines={role: _applied(e, role, deployment) for role, e in _roles(engines).items()},
+        # engines of a role are equal, and those that prefill come first
+        engines={
+            role: _applied(engine, role, deployment)
+            for role, engine in zip(deployment.layout.roles, (engines[0], engines[-1]), strict=False)
+        },
     )
 
 
@@ -242,12 +246,6 @@ def _assumed(deployment: Deployment) -> tuple[str, ...]:
     if settings.draft_tokens < 2 or settings.accept_length is not None:
         return ()
     return (acceptance_assumed(deployment.model, settings.draft_tokens),)
-
-
-def _roles(engines: Sequence[Engine]) -> dict[str, Engine]:
-    """One engine of each role."""
-    prefill = next((e for e in engines if isinstance(e, PrefillEngine)), None)
-    return {"both": engines[-1]} if prefill is None else {"prefill": prefill, "decode": engines[-1]}
 
 
 def _applied(engine: Engine, role: str, deployment: Deployment) -> dict[str, object]:
