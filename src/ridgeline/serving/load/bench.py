@@ -53,8 +53,8 @@ def _count_notes(good: Sequence[RequestRecord]) -> list[str]:
     notes = []
     if uncounted := sum(r.output_by_usage is None for r in good):
         notes.append(f"{uncounted} answers came without usage: each event with text counts as one token, at least")
-    odd = [r.prompt_by_usage for r in good if r.prompt_by_usage not in (None, r.input_tokens)]
-    if said := [count for count in odd if count is not None]:
+    counts = [(r.prompt_by_usage, r.input_tokens) for r in good]
+    if said := [usage for usage, words in counts if usage is not None and usage != words]:
         notes.append(
             f"usage says {sum(said) / len(said):.0f} tokens a prompt in {len(said)} answers, which the words that were "
             "sent cannot be: input tokens are counted by the words"
