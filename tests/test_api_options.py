@@ -156,15 +156,16 @@ def test_simulate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_plan_hands_on_every_option_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
-        "nodes": 3, "gpus_per_node": 5, "traffic": "fixed:11:7", "rate_s": 3.5, "top": 19, "seed": 23, "requests": 29,
-        "slos": ["itl_p95_ms=9"], "engine": "vllm", "named": ["P1D1"],
+        "nodes": 3, "gpus_per_node": 5, "traffic": "fixed:11:7", "rate_s": 3.5, "seed": 23, "requests": 29,
+        "slos": ["itl_p95_ms=9"], "engine": "vllm",
     }  # fmt: skip
-    asked = caught(monkeypatch, "plan", lambda: ridgeline.plan("llama-8b", "h100", **given), planner)
-    model, cluster, traffic, slos, _, settings = asked.args
+    call = lambda: ridgeline.plan("llama-8b", "h100", **given)  # noqa: E731
+    question, rate_s = caught(monkeypatch, "schemes_for", call, planner).args
+    model, cluster, settings = question.model, question.cluster, question.settings
     assert (model.name, cluster.node.gpu.name, cluster.nodes) == ("llama-8b", "h100", 3)
-    assert cluster.node.gpus == 5 and settings.engine == "vllm" and slos == [Slo.parse("itl_p95_ms=9")]
-    assert (traffic.requests, traffic.seed, traffic.pace.rate_s) == (29, 23, 3.5)
-    assert asked.kwargs["top"] == 19 and asked.kwargs["named"] == ["P1D1"]
+    assert cluster.node.gpus == 5 and settings.engine == "vllm" and question.slos == (Slo.parse("itl_p95_ms=9"),)
+    sent = caught(monkeypatch, "parse_traffic", call, planner).kwargs
+    assert (sent["requests"], sent["seed"], sent["rate_s"], rate_s) == (29, 23, 3.5, 3.5)
 
 
 def test_what_is_declared_is_what_can_be_given() -> None:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.serving.engines.settings import DEFAULTS
-from ridgeline.serving.twin.calibrate import READ, calibrate, row_observations
+from ridgeline.serving.twin.calibrate import calibrate, row_observations
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.fit import fit
-from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.measured import METRICS, Measured, read_rows
 from ridgeline.serving.twin.simulate import DoesNotFit, simulate
 
 HERE = Path(__file__).parent
@@ -102,7 +102,7 @@ def _lines(site: str, rows: Sequence[tuple[str, Measured]], calibration: Calibra
             continue
         before, after = (simulate(row.deployment, row.traffic, c) for c in (Calibration(), calibration))
         for metric, value in row.values.items():
-            old, new = READ[metric](before) or math.nan, READ[metric](after) or math.nan
+            old, new = METRICS[metric](before) or math.nan, METRICS[metric](after) or math.nan
             bound, unit = BOUNDS[metric]
             low, high = after.interval[bound]
             inside = low <= value * unit <= high

@@ -40,7 +40,7 @@ from ridgeline.serving.traffic.lengths import Replay
 from ridgeline.serving.traffic.traces import TraceRow
 from ridgeline.serving.traffic.traffic import AsRecorded, Traffic, parse_traffic
 from ridgeline.serving.twin.calibrate import READ
-from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting, ValidatedSettings
+from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting
 from ridgeline.serving.twin.measured import read_rows
 from ridgeline.serving.twin.reach import at_once, intervals, validated, validation
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
@@ -202,15 +202,13 @@ def _bounds(result: SimulationResult, deployment: Deployment, name: str, scale: 
     """Of one figure, in the unit of what was measured, by what is taken for unseen."""
     found = {"stated": result.interval[name]}
     if not result.calibrated:
-        under_way, scenes = at_once(result.summary, deployment.layout), validated().scenes
+        under_way, scenes = at_once(result.summary, deployment.layout), validated()
         mine = ValidatedSetting.of(deployment, under_way, under_way)
         for kind, kept in (
             ("unseen model", [s for s in scenes if s.model != mine.model]),
             ("unseen GPU", [s for s in scenes if s.gpu != mine.gpu]),
         ):
-            doubts = replace(
-                result.doubts, validation=validation(deployment, under_way, ValidatedSettings(tuple(kept)))
-            )
+            doubts = replace(result.doubts, validation=validation(deployment, under_way, kept))
             found[kind] = intervals(result.summary, result.last_ttft_s, Calibration(), doubts)[name]
     return {kind: (low * scale, high * scale) for kind, (low, high) in found.items()}
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from accuracy import BOUNDS, HERE, STUDY, _column
 
-from ridgeline.serving.twin.calibrate import READ, row_observations
+from ridgeline.serving.twin.calibrate import row_observations
 from ridgeline.serving.twin.fit import fit
-from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.measured import METRICS, Measured, read_rows
 from ridgeline.serving.twin.simulate import simulate
 
 FILES = ("colocated-h800.csv", "disaggregated.csv")
@@ -53,7 +53,7 @@ def _judge(site: str, rows: Sequence[Measured], most: int) -> None:
                 low, high = result.interval[bound]
                 inside, total = inside + (low <= value * unit <= high), total + 1
                 if metric.startswith("ttft"):
-                    ratios.setdefault(_name(row, value), []).append((READ[metric](result) or 0.0) / value)
+                    ratios.setdefault(_name(row, value), []).append((METRICS[metric](result) or 0.0) / value)
     every = [r for found in ratios.values() for r in found]
     near = sum(1 / NEAR <= r <= NEAR for r in every)
     print(f"{site}: {min(most, len(pairs))} pairs, TTFT within {NEAR:g}x {near} of {len(every)}, ", end="")

@@ -29,7 +29,7 @@ from ridgeline.serving.load.wire.client_stats import ClientStats, quantile_s
 from ridgeline.serving.load.wire.endpoint import parse_endpoint
 from ridgeline.serving.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesced
 from ridgeline.serving.load.wire.loop import Loop
-from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, split_over_workers
 from ridgeline.serving.load.workers.pool import _merge_results
 from ridgeline.serving.traffic.prompts import Prompts, RequestBodies
 from ridgeline.serving.traffic.requests import (
@@ -168,7 +168,7 @@ def test_several_processes_send_everything_once_and_merge_exactly(tmp_path: Path
 def test_splitting_loses_and_doubles_nothing(workers: int, slots: int, requests: int):
     arrivals = tuple(Arrival(n, 0.0, 1, 1) for n in range(requests))
     endpoint = parse_endpoint("http://h")
-    assignment = Assignment(endpoint, (2, ("127.0.0.1", 1)), RequestTemplate(), arrivals, slots, slots)
+    assignment = Assignment(endpoint, (2, ("127.0.0.1", 1)), arrivals, slots, slots)
     parts = split_over_workers(assignment, workers)
     assert sorted(a.number for p in parts for a in p.arrivals) == list(range(requests))
     assert sum(p.slots for p in parts) == slots

@@ -14,7 +14,7 @@ from ridgeline.serving.load.wire.endpoint import parse_endpoint
 from ridgeline.serving.load.wire.exchange import CoalescedTokens, Gaps, _spread_coalesced
 from ridgeline.serving.load.wire.loop import Loop
 from ridgeline.serving.load.wire.reply import Reply, realigned
-from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate, split_over_workers
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, split_over_workers
 from ridgeline.serving.load.workers.worker import Driver
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.serving.traffic.traffic import Arrival
@@ -206,7 +206,7 @@ def test_a_chunk_in_several_pieces_came_with_its_first_byte():
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_no_two_workers_give_a_request_the_same_number_however_often_the_list_is_gone_through(workers: int):
     arrivals = tuple(Arrival(n, 0.0, 1, 1) for n in range(7))
-    whole = Assignment(parse_endpoint("http://h"), (2, ("127.0.0.1", 1)), RequestTemplate(), arrivals, 6, endless=True)
+    whole = Assignment(parse_endpoint("http://h"), (2, ("127.0.0.1", 1)), arrivals, 6, endless=True)
     numbers = []
     for part in split_over_workers(whole, workers):
         loop = Loop()

@@ -73,13 +73,6 @@ def test_what_rose_and_found_its_level_does_not_pile_up():
     assert backlog is not None and backlog.grows is True and backlog.lags
 
 
-def test_looks_at_one_load_are_added_up():
-    rows = [served(41.5, 30, seed) for seed in range(6)]
-    looks = [backlog for r in rows if (backlog := backlog_of(r, Stretch(2.0, 30.0))) is not None]
-    assert not all(look.grows for look in looks), "some owe it to chance, taken alone"
-    assert sum(looks[1:], looks[0]).grows is not False
-
-
 def in_window(result: BenchResult, start_s: float, end_s: float) -> float:
     return sum(r.ok and start_s <= (r.end_s or -1) < end_s for r in result.records) / (end_s - start_s)
 

@@ -299,10 +299,10 @@ def answered(pieces: list[bytes], times_s: list[float]) -> Reply:
     """What a connection makes of an answer that arrives in these pieces, each at its time."""
     ended: list[Exchange] = []
     connection = Connection(Loop(), (2, ("127.0.0.1", 1)), ClientStats(), lambda _, exchange: ended.append(exchange))
+    connection._ready()
     exchange = Exchange(Arrival(0, 0.0, 1, 1), b"", 0.0, Reply("chat"))
     connection.exchange = exchange
     connection._body_times_s, connection._bodies = exchange.reply.times_s, exchange.reply.bodies
-    connection._ready_to_parse()
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     for at_s, piece in zip([0.0, *times_s], [head, *pieces], strict=True):
         connection.at_s = at_s

@@ -94,7 +94,7 @@ def test_unknown_shapes_and_nonsense_are_refused_in_words(tmp_path: Path) -> Non
     with pytest.raises(InputError, match="1 or more"):
         write_model_folder("llama-8b", tmp_path, layers=0)
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(InputError, match="not JSON"):
+    with pytest.raises(InputError, match="not readable as JSON"):
         write_model_folder(str(tmp_path / "broken.json"), tmp_path / "out")
 
 

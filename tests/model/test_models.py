@@ -93,13 +93,6 @@ def test_mla_decode_pays_for_the_latent_and_prefill_for_the_heads() -> None:
     assert attention.pair_flops(absorbed=False) == 2 * 128 * (192 + 128)
 
 
-def test_prefill_in_chunks_costs_what_it_costs_in_one() -> None:
-    model = load_model("mixtral-8x7b")
-    whole = model.prefill_flops(3000)
-    parts = model.prefill_flops(1000) + model.prefill_flops(2000, past=1000)
-    assert parts - model.lm_head_flops == pytest.approx(whole)
-
-
 @given(st.integers(1, 10_000), st.integers(1, 256))
 def test_touched_experts_grow_with_tokens_and_never_pass_the_count(tokens: int, per_token: int) -> None:
     experts = Experts(256, per_token, 2048)

@@ -45,7 +45,7 @@ def schemes(draw: st.DrawFn) -> Scheme:
     units = {role: _unit(draw, model, q, role) for role in draw(st.sampled_from([("both",), ("prefill", "decode")]))}
     if "both" in units:
         return Scheme(q, units["both"], draw(st.integers(1, 3)))
-    return Scheme(q, Pair(units["prefill"], units["decode"], *(draw(st.integers(1, 3)) for _ in range(2))), 1)
+    return Scheme(q, Pair(units["prefill"], units["decode"], *(draw(st.integers(1, 3)) for _ in range(2))))
 
 
 def _unit(draw: st.DrawFn, model: str, q: PlanQuestion, role: str) -> Unit:
@@ -90,7 +90,7 @@ def test_the_engines_of_a_simulation_run_what_is_printed() -> None:
     ]
     assert units[0] is not None and units[1] is not None
     wide = replace(q, cluster=make_cluster("h200", 13, 8))
-    scheme = Scheme(wide, Pair(units[0], units[1], 1, 1), 1)
+    scheme = Scheme(wide, Pair(units[0], units[1], 1, 1))
     _, engines, _ = build(scheme.deployment(), Calibration(), None)  # type: ignore[arg-type]
     told = {c.what.split()[0]: c.argv[c.argv.index("--model-path") :] for c in commands_for(scheme, "/m")[:-1]}
     for engine in engines:

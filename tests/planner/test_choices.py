@@ -1,5 +1,6 @@
 """What a plan proposes first, and what it says of it."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,20 +12,21 @@ from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, make_unit
 from ridgeline.serving.planner.operating_point import _beats
-from ridgeline.serving.planner.planner import _without_doubtful_splits, answer_plan, plan
+from ridgeline.serving.planner.planner import _without_doubtful_splits, answer_plan
 from ridgeline.serving.planner.scheme import Pair, Scheme
 from ridgeline.serving.planner.verdict import SplitVerdict
 from ridgeline.serving.service.from_results import printed
-from ridgeline.serving.traffic.traffic import parse_traffic
-from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting, ValidatedSettings
+from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting, write_calibration
 from ridgeline.serving.verbs.plan import plan_text
 
 
-def test_a_plan_says_how_far_its_calibration_holds() -> None:
+def test_a_plan_says_how_far_its_calibration_holds(tmp_path: Path) -> None:
     model, cluster = load_model("llama-8b"), make_cluster("h100", 1, 1)
     home = Deployment(model, cluster, Layout(gpus_per_node=1), EngineSettings(version=(0, 4, 10)))
-    site = Calibration(points=3, spread=0.05, scope=ValidatedSettings((ValidatedSetting.of(home, 1, 400),)))
-    found = plan(model, cluster, parse_traffic("fixed:100:10", requests=40, concurrency=8), calibration=site)
+    site = Calibration(points=3, spread=0.05, scope=(ValidatedSetting.of(home, 1, 400),))
+    write_calibration(site, tmp_path / "site.json")
+    asked = {"requests": 40, "concurrency": 8, "calibration": tmp_path / "site.json"}
+    found = answer_plan("llama-8b", "h100", 1, 1, "fixed:100:10", **asked)
     assert "calibration of #1: less than where it was calibrated" in plan_text(found)
     assert "release 0.5.23, not 0.4.10" in found.as_json()["plans"][0]["reach"]
 

@@ -106,8 +106,8 @@ def test_larger_units_are_larger_risks(llama_plan) -> None:
     for choice in llama_plan.choices:
         option = choice.option
         if not isinstance(option.scheme.shape, Pair):
-            assert option.loss.gpu == pytest.approx(1 / option.layout.dp)
-        assert 0 < option.loss.gpu <= option.loss.node <= 1
+            assert option.scheme.loss() == pytest.approx(1 / option.layout.dp)
+        assert 0 < option.scheme.loss() <= option.scheme.loss(node=True) <= 1
 
 
 def test_the_front_is_not_beaten(r1_plan) -> None:
@@ -172,7 +172,7 @@ def test_what_a_dead_gpu_costs_a_pair(h800_pairs) -> None:
 
 def test_many_small_groups_are_simulated_as_a_small_slice() -> None:
     found = pairs(question("llama-8b", "h100", 13, lengths=(1000, 300)), 104)
-    assert max(sum(Scheme(p.prefill.question, p, 1).parts) for p in found) <= 2 * MOST_COUNTS
+    assert max(sum(Scheme(p.prefill.question, p).parts) for p in found) <= 2 * MOST_COUNTS
     assert max(p.gpus for p in found) >= 100
 
 
@@ -192,7 +192,7 @@ def test_nothing_that_was_left_out_could_have_been_better(r1_plan) -> None:
     tried = {str(c.option.layout) for c in r1_plan.choices}
     assert r1_plan.simulated <= r1_plan.considered
     for pair in pairs(q, gpus):
-        if str(pair.layout()) not in tried and pair.loss() >= best.loss.gpu:
+        if str(pair.layout()) not in tried and pair.loss() >= best.scheme.loss():
             assert 1.1 * pair.rate_s < 2 * best.goodput_s
 
 
@@ -319,7 +319,7 @@ def test_the_running_limit_is_the_whole_engines_in_every_role(r1_plan) -> None:
 def test_prefill_servers_of_one_node_are_found_at_ports_of_their_own() -> None:
     q = question("llama-8b", "h100", 1, lengths=(4000, 50))
     pair = next(p for p in pairs(q, 8) if p.prefill.gpus == 1 and p.prefill_groups > 1)
-    lines = lines_of(Scheme(q, pair, 1))
+    lines = lines_of(Scheme(q, pair))
     router = shlex.split(lines[-1])
     ports = [router[n + 2] for n, word in enumerate(router) if word == "--prefill"]
     assert len(set(ports)) == len(ports) == pair.prefill_groups
@@ -370,7 +370,7 @@ def test_deepep_runs_in_a_mode_the_release_accepts(version, mode, graphs) -> Non
 def test_roles_get_their_own_modes() -> None:
     found = pairs(question("deepseek-r1", "h800", 8, lengths=(1024, 256)), 64)
     pair = next(p for p in found if p.decode.layout.attn_dp > 1)
-    lines = lines_of(Scheme(pair.prefill.question, pair, 1))
+    lines = lines_of(Scheme(pair.prefill.question, pair))
     prefill = next(line for line in lines if "--disaggregation-mode prefill" in line)
     decode = next(line for line in lines if "--disaggregation-mode decode" in line)
     assert "--deepep-mode normal" in prefill

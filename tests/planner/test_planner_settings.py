@@ -9,12 +9,13 @@ import yaml
 
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.deployment import describe, role_text
+from ridgeline.serving.engines.flags import engine_flags
 from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.settings import EngineSettings, resolve
+from ridgeline.serving.engines.settings import EngineSettings, resolve, role_of, settings_of
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, colocated_units
-from ridgeline.serving.planner.commands import read_settings
+from ridgeline.serving.planner.commands import Command
 from ridgeline.serving.planner.planner import answer_plan
 from ridgeline.serving.planner.scheme import Scheme, pairs
 from ridgeline.serving.service.from_results import commands_for, printed
@@ -38,7 +39,14 @@ def candidates(model, gpu, nodes, size, lengths, settings) -> list[Scheme]:
     cluster = make_cluster(gpu, nodes, size)
     q = PlanQuestion(load_model(model), cluster, *lengths, LIMITS, EngineSettings(**settings), Calibration())
     engines = [Scheme(q, u, cluster.gpus // u.gpus) for u in colocated_units(q, cluster.gpus)]
-    return [*engines, *(Scheme(q, p, 1) for p in pairs(q, cluster.gpus))]
+    return [*engines, *(Scheme(q, p) for p in pairs(q, cluster.gpus))]
+
+
+def read_settings(commands: list[Command], version: tuple[int, ...]) -> dict[str, EngineSettings]:
+    """Settings of each role as its command lines give them. Engines of a role are equal."""
+    said = [engine_flags("sglang").from_arguments(list(command.argv)) for command in commands]
+    servers = [values for values in said if "model_path" in values]
+    return {role_of(values): settings_of(values, EngineSettings(version=version)) for values in servers}
 
 
 @pytest.mark.parametrize("inventory", INVENTORIES, ids=lambda i: f"{i[0]}-{i[2]}x{i[3]}-{i[1]}")
@@ -47,7 +55,7 @@ def test_printed_flags_are_the_settings_that_were_simulated(inventory) -> None:
     assert schemes
     for scheme in schemes:
         deployment = scheme.deployment()
-        printed = read_settings(map(str, commands_for(scheme, "/m")), scheme.question.settings.version)
+        printed = read_settings(commands_for(scheme, "/m"), scheme.question.settings.version)
         assert set(printed) == {u.role for u in scheme.units}
         for unit in scheme.units:
             assert printed[unit.role] == deployment.role_settings(unit.role) == unit.settings
@@ -57,7 +65,7 @@ def test_printed_flags_are_the_settings_that_were_simulated(inventory) -> None:
 def test_engines_of_a_simulation_apply_what_is_printed(inventory) -> None:
     for scheme in candidates(*inventory)[-8:]:
         q, deployment = scheme.question, scheme.deployment()
-        printed = read_settings(map(str, commands_for(scheme, "/m")), q.settings.version)
+        printed = read_settings(commands_for(scheme, "/m"), q.settings.version)
         _, engines, memory = build(deployment, q.calibration, None)
         applied = {engine.times.applied for engine in engines}
         pools = [plan.kv_tokens_per_rank for plan in memory]
@@ -78,7 +86,7 @@ def split():
 def test_rows_of_a_plan_are_the_flags_of_its_commands(split) -> None:
     row, version = split.as_json(), split.option.scheme.question.settings.version
     commands = printed(split).commands
-    read = read_settings(map(str, commands), version)
+    read = read_settings(commands, version)
     for role in ("prefill", "decode"):
         told = row["settings"][role]
         flags = next(c.argv for c in commands if c.what.startswith(role))

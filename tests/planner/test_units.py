@@ -34,4 +34,4 @@ def test_what_a_plan_says_of_its_load_follows_from_its_latencies():
         assert 0.05 < decoding_s < 10
         assert point.running == round((choice.option.rate_s or 0) * decoding_s)
         nearest = max(summary.ttft_ms.p95 / 2000, summary.itl_ms.p95 / 50)
-        assert choice.option.overshoot == pytest.approx(nearest)
+        assert choice.option.summary.overshoot == pytest.approx(nearest)

@@ -16,7 +16,7 @@ from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, make_unit
-from ridgeline.serving.planner.commands import DEEPEP_LIMIT, groups_of
+from ridgeline.serving.planner.commands import DEEPEP_LIMIT
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.planner import Plan, answer_plan
 from ridgeline.serving.planner.scheme import Pair
@@ -153,7 +153,7 @@ def test_kv_travels_by_rdma_between_nodes_and_stays_on_one() -> None:
 def test_deepep_is_told_of_batches_beyond_its_own_limit() -> None:
     option = split_option()
     units = service_of(option, "/m")["units"]
-    for (unit, _), written in zip(groups_of(option.scheme), units, strict=True):
+    for (unit, _), written in zip(option.scheme.groups, units, strict=True):
         rank_batch = unit.cap // (unit.layout.attn_dp * unit.layout.pp)
         needs = unit.role == "decode" and unit.layout.ep > 1 and rank_batch > 128
         assert written.get("env", {}).get(DEEPEP_LIMIT) == (str(rank_batch) if needs else None)
@@ -164,7 +164,7 @@ def test_the_file_has_every_reason_beside_its_setting_and_reads_back(tmp_path: P
     file = tmp_path / "service.yaml"
     file.write_text(_planned_text(option, "/models/r1"))
     lines = file.read_text().splitlines()
-    for unit, _ in groups_of(option.scheme):
+    for unit, _ in option.scheme.groups:
         for setting in _role_settings(unit):
             if setting.why:
                 assert any(setting.name in line and line.endswith(f"# {setting.why}") for line in lines), setting

@@ -12,7 +12,7 @@ from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, ClosedLoop, Fixed, OpenLoop, Traffic
 from ridgeline.serving.twin.calibration import Calibration, Factors
-from ridgeline.serving.twin.front_end import FrontEnd
+from ridgeline.serving.twin.front_end import FrontEnd, Tokenizers
 from ridgeline.serving.twin.simulate import simulate
 from tests.twin import deployments as make
 
@@ -21,18 +21,18 @@ PROMPTS = [Arrival(number, 0.0, 100, 10) for number in range(4)]
 
 
 def test_prompts_sent_together_wait_for_one_tokenizer() -> None:
-    ready = [at_s for at_s, _ in SLOW.queue().all_ready(PROMPTS)]
+    ready = [at_s for at_s, _ in Tokenizers(SLOW).all_ready(PROMPTS)]
     assert ready == pytest.approx([0.110, 0.210, 0.310, 0.410])
 
 
 def test_a_second_tokenizer_halves_the_queue() -> None:
-    ready = [at_s for at_s, _ in replace(SLOW, tokenizers=2).queue().all_ready(PROMPTS)]
+    ready = [at_s for at_s, _ in Tokenizers(replace(SLOW, tokenizers=2)).all_ready(PROMPTS)]
     assert ready == pytest.approx([0.110, 0.110, 0.210, 0.210])
 
 
 def test_a_long_prompt_is_overtaken_on_its_way_and_order_is_that_of_arrival_at_the_scheduler() -> None:
     ways = replace(SLOW, hand_over_s=1e-2)
-    ready = ways.queue().all_ready([Arrival(0, 0.0, 100, 1), Arrival(1, 0.0, 1, 1)])
+    ready = Tokenizers(ways).all_ready([Arrival(0, 0.0, 100, 1), Arrival(1, 0.0, 1, 1)])
     assert [arrival.number for _, arrival in ready] == [1, 0]
 
 

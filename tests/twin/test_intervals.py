@@ -11,7 +11,7 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
-from ridgeline.serving.planner.planner import plan
+from ridgeline.serving.planner.planner import answer_plan
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate, row_observations
@@ -106,7 +106,8 @@ def test_one_strange_row_does_not_lead_the_others_astray(bursts: list[Measured])
 
 def test_a_plan_states_what_simulate_states():
     sent = parse_traffic("fixed:300:100", requests=400, concurrency=64)
-    answer = plan(load_model("llama-8b"), make_cluster("h200", 1, 1), sent, [Slo.parse("ttft_p95_ms=2000")])
+    asked = {"requests": 400, "concurrency": 64, "slos": ["ttft_p95_ms=2000"]}
+    answer = answer_plan("llama-8b", "h200", 1, 1, "fixed:300:100", **asked)
     best = answer.choices[0].option
     assert best.interval["itl_p95_ms"] == again(best.scheme.deployment(), sent).interval["itl_p95_ms"]
     low, high = best.bounds["total_tok_s"]

@@ -19,7 +19,7 @@ from ridgeline.serving.twin.calibration import (
     Calibration,
     Factors,
     ValidatedSetting,
-    ValidatedSettings,
+    merged,
     read_calibration,
 )
 from ridgeline.serving.twin.explain import explain
@@ -41,7 +41,7 @@ SITE = Calibration(
     spread=0.06,
     points=8,
     sources=("bench.json",),
-    scope=ValidatedSettings.of([ValidatedSetting.of(HOME, 2, 2), ValidatedSetting.of(HOME, 40, 40)]),
+    scope=merged([ValidatedSetting.of(HOME, 2, 2), ValidatedSetting.of(HOME, 40, 40)]),
 )
 
 
@@ -77,7 +77,7 @@ def test_more_that_is_new_is_wider():
 
 
 def test_of_several_measured_settings_the_nearest_counts():
-    both = replace(SITE, scope=ValidatedSettings((*SITE.scope.scenes, ValidatedSetting.of(deployed(tp=2), 2, 40))))
+    both = replace(SITE, scope=(*SITE.scope, ValidatedSetting.of(deployed(tp=2), 2, 40)))
     assert reach(both, deployed(tp=2), 20).calibration.spread == SITE.spread
 
 
@@ -119,7 +119,7 @@ def test_a_simulation_says_it_and_widens_its_intervals():
 
 
 def test_a_file_that_does_not_say_where_it_was_measured_is_taken_and_said():
-    silent = replace(SITE, scope=ValidatedSettings())
+    silent = replace(SITE, scope=())
     assert "does not say what was measured" in reach(silent, deployed(gpu="h100"), 5).line
     assert factors_for(silent, deployed("qwen3-32b")) == SITE.factors
 

@@ -150,7 +150,7 @@ def test_results_of_other_load_generators_calibrate_too():
 
 def test_the_file_keeps_what_was_measured(site: FactorFit, tmp_path: Path):
     write_calibration(site.calibration, tmp_path / "site.json")
-    (scene,) = read_calibration(tmp_path / "site.json").scope.scenes
+    (scene,) = read_calibration(tmp_path / "site.json").scope
     assert (scene.gpu, scene.engine, scene.release, scene.model, scene.shape) == (
         "h200", "sglang", "0.5.23", "llama-8b", "tp 1",
     )  # fmt: skip

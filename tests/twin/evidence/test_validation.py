@@ -8,7 +8,6 @@ from ridgeline.serving.engines.deployment import describe
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, Traffic
-from ridgeline.serving.twin.calibration import ValidatedSettings
 from ridgeline.serving.twin.reach import validated, validation
 from ridgeline.serving.twin.simulate import simulate
 
@@ -51,12 +50,12 @@ def test_a_load_beyond_those_that_were_compared_is_another_regime() -> None:
 
 
 def test_without_the_evidence_of_its_model_a_setting_is_a_new_model() -> None:
-    rest = ValidatedSettings(tuple(s for s in validated().scenes if s.model != "llama-8b"))
+    rest = [s for s in validated() if s.model != "llama-8b"]
     assert "llama-8b (nearest: " in validation(here(), 100, rest).line
 
 
 def test_no_evidence_at_all_is_the_widest() -> None:
-    nothing = validation(here(), 100, ValidatedSettings())
+    nothing = validation(here(), 100, ())
     assert nothing.speed > validation(here(model="qwen2.5-7b", gpu="a100"), 100).speed
 
 

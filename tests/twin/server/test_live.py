@@ -14,7 +14,7 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.traffic.traffic import Arrival, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration
-from ridgeline.serving.twin.front_end import FrontEnd
+from ridgeline.serving.twin.front_end import FrontEnd, Tokenizers
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.server.live import END, Clock, LiveEngine, LiveRequest
 from ridgeline.serving.twin.server.roles import abort
@@ -134,7 +134,7 @@ def test_users_see_tokens_when_simulate_says_with_all_that_stands_in_front() -> 
     of = deployment()
     traffic = parse_traffic("sharegpt", requests=150, rate_s=20.0, seed=3)
     front_end = FrontEnd.of(of.settings, of.layout, overlap=True)
-    arrivals = [replace(arrival, at_s=at_s) for at_s, arrival in front_end.queue().all_ready(traffic.arrivals())]
+    arrivals = [replace(arrival, at_s=at_s) for at_s, arrival in Tokenizers(front_end).all_ready(traffic.arrivals())]
 
     async def main() -> list[Seen]:
         live = new_engine(of)

@@ -13,7 +13,7 @@ from ridgeline.serving.load.discover import Server, discover
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
 from ridgeline.serving.load.flow import Flow, Stretch, flow_of
 from ridgeline.serving.load.wire.endpoint import Endpoint
-from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, RequestTemplate
+from ridgeline.serving.load.workers.assignment import Assignment, LoadResult
 from ridgeline.serving.load.workers.worker import run_worker
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of
@@ -53,8 +53,8 @@ def _count_notes(good: Sequence[RequestRecord]) -> list[str]:
     notes = []
     if uncounted := sum(r.output_by_usage is None for r in good):
         notes.append(f"{uncounted} answers came without usage: each event with text counts as one token, at least")
-    odd = [r.prompt_by_usage for r in good if r.prompt_by_usage not in (None, r.input_tokens)]
-    if said := [count for count in odd if count is not None]:
+    counts = [(r.prompt_by_usage, r.input_tokens) for r in good]
+    if said := [usage for usage, words in counts if usage is not None and usage != words]:
         notes.append(
             f"usage says {sum(said) / len(said):.0f} tokens a prompt in {len(said)} answers, which the words that were "
             "sent cannot be: input tokens are counted by the words"
@@ -198,11 +198,14 @@ def assignment_of(
     return Assignment(
         endpoint=plan.endpoint,
         address=server.address,
-        template=RequestTemplate(
-            server.model, plan.stream, plan.ignore_eos, plan.extra, salt, plan.shared_prefix_tokens
-        ),
         arrivals=tuple(arrivals),
         slots=plan.traffic.concurrency or 0 if arrivals else 0,
+        model=server.model,
+        stream=plan.stream,
+        ignore_eos=plan.ignore_eos,
+        extra=plan.extra,
+        salt=salt,
+        shared_prefix_tokens=plan.shared_prefix_tokens,
         most_at_once=plan.most_at_once,
         endless=endless,
         duration_s=plan.duration_s,

@@ -24,6 +24,7 @@ from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, Summa
 
 # the later half may be this much over a limit: it has fewer requests, but a queue shows there first
 _LATER = 1.1
+_STEADY = ("requests_s", "output_tok_s", "ttft_ms", "itl_ms", "e2e_ms")
 UNITS = {"rate_s": unit_of("requests_s"), "concurrency": "requests at once"}
 
 
@@ -43,7 +44,7 @@ class ProbeVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(JsonForm):
     """One load, judged by what was due in `span`, on the clock of the search.
 
     `reason` says why it does not hold. `share` is the worst latency as a share of its limit. `so_far` are the highest
@@ -54,13 +55,13 @@ class Probe:
     load: float
     verdict: ProbeVerdict
     reason: str
-    steady: Summary
-    span: Stretch
-    offered_s: float
-    share: float
-    backlog: Backlog | None
+    steady: Summary = field(metadata=in_json(flat=True, only=_STEADY))
+    span: Stretch = field(metadata=in_json("steady_s", lambda span: [round(span.start_s, 3), round(span.end_s, 3)]))
+    offered_s: float = field(metadata=in_json("offered_requests_s"))
+    share: float = field(metadata=NOT_IN_JSON)
+    backlog: Backlog | None = field(metadata=NOT_IN_JSON)
     errors: Mapping[str, int] = field(default_factory=dict)
-    why_void: tuple[str, ...] = ()
+    why_void: tuple[str, ...] = field(default=(), metadata=in_json("why", "; ".join))
     so_far: tuple[float | None, float | None] = (None, None)
 
     @property
@@ -72,36 +73,21 @@ class Probe:
         return self.verdict.judged
 
     @property
+    @also_in_json(to=digits(3))
     def window_s(self) -> float:
         return self.span.seconds
 
     @property
+    @also_in_json()
     def unit(self) -> str:
         return UNITS[self.axis]
 
     def as_json(self) -> dict[str, object]:
-        s = self.steady
-        return {
-            "axis": self.axis,
-            "unit": self.unit,
-            "load": self.load,
-            "verdict": str(self.verdict),
-            "reason": self.reason,
+        return JsonForm.as_json(self) | {
             "holds": self.holds if self.judged else None,
+            "goodput_s": self.steady.goodput_s,
             "saturated": self.verdict is ProbeVerdict.SATURATED,
-            "window_s": round(self.window_s, 3),
-            "steady_s": [round(self.span.start_s, 3), round(self.span.end_s, 3)],
-            "offered_requests_s": self.offered_s,
-            "requests_s": s.requests_s,
-            "goodput_s": s.goodput_s,
-            "output_tok_s": s.output_tok_s,
-            "ttft_ms": s.ttft_ms.as_json() if s.ttft_ms else None,
-            "itl_ms": s.itl_ms.as_json() if s.itl_ms else None,
-            "e2e_ms": s.e2e_ms.as_json() if s.e2e_ms else None,
-            "errors": dict(self.errors),
             "void": bool(self.why_void),
-            "why": "; ".join(self.why_void),
-            "so_far": list(self.so_far),
         }
 
 
@@ -124,7 +110,7 @@ def judge_probe(
         steady=steady,
         span=span,
         offered_s=len(due) / max(span.seconds, 1e-9),
-        share=_share(steady),
+        share=steady.overshoot,
         backlog=backlog,
         errors=dict(errors),
         why_void=tuple(why_void),
@@ -187,16 +173,6 @@ def _figures(
     e2e_s = [t for r in ended if (t := r.e2e_s) is not None]
     e2e_s += [age for r in young if (age := view.now_s - r.sent_s) > e2e_limit_s]
     return replace(summary, ttft_ms=Spread.of(ttft_s), e2e_ms=Spread.of(e2e_s))
-
-
-def _share(summary: Summary) -> float:
-    """The worst latency as a share of its limit."""
-    shares = [
-        spread.quantile(slo.quantile) / slo.limit_ms
-        for slo in summary.slos
-        if (spread := getattr(summary, f"{slo.latency}_ms")) is not None
-    ]
-    return max(shares, default=0.0)
 
 
 def _failures(errors: Mapping[str, int]) -> str:

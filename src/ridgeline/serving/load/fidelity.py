@@ -210,7 +210,7 @@ def _pairs(reported: Spread | None, possible: Spread | None) -> Iterator[tuple[s
             yield quantile, reported.quantile(quantile), possible.quantile(quantile)
 
 
-def gaps_by_microsecond(records: Iterable[RequestRecord]) -> dict[int, int]:
+def gaps_by_microsecond(records: Iterable[RequestRecord]) -> Counter[int]:
     """Every gap of the requests that succeeded, rounded to a microsecond and counted: exact enough, and small however
     long the run."""
     counts: Counter[int] = Counter()
@@ -218,19 +218,13 @@ def gaps_by_microsecond(records: Iterable[RequestRecord]) -> dict[int, int]:
     return counts
 
 
-def add_gaps(counts: dict[int, int], records: Sequence[RequestRecord]) -> None:
+def add_gaps(counts: Counter[int], records: Sequence[RequestRecord]) -> None:
     """Counts the gaps of these requests too, whatever became of them."""
-    seconds = [gap for r in records if isinstance(r.gaps_s, Gaps) for gap in r.gaps_s.seconds]
-    for us, times in Counter([int(gap * 1e6 + 0.5) for gap in seconds]).items():
-        counts[us] = counts.get(us, 0) + times
+    counts.update(_counted([r.gaps_s.seconds for r in records if isinstance(r.gaps_s, Gaps)]))
     for r in records:
         for gap, times in () if isinstance(r.gaps_s, Gaps) else r.gaps_s:
-            us = int(gap * 1e6 + 0.5)
-            counts[us] = counts.get(us, 0) + times
+            counts[int(gap * 1e6 + 0.5)] += times
 
 
 def _counted(gaps: Sequence[array[float]]) -> Counter[int]:
-    counts: Counter[int] = Counter()
-    for seconds in gaps:
-        counts.update([int(gap * 1e6 + 0.5) for gap in seconds])
-    return counts
+    return Counter([int(gap * 1e6 + 0.5) for seconds in gaps for gap in seconds])

@@ -86,23 +86,13 @@ def flow_of(records: Sequence[RequestRecord], window_s: float, closed: bool = Fa
 class Backlog:
     """How a run's requests under way changed over the first, middle and last third of a look at it.
 
-    `behind` is by how many more became due than ended, `variance` what chance does to what is under way. Several looks
-    at one load are added up: chance evens out, a queue does not.
+    `behind` is by how many more became due than ended, `variance` what chance does to what is under way.
     """
 
     due: int
     behind: int
     thirds: tuple[float, float, float]
     variance: float
-
-    def __add__(self, other: Backlog) -> Backlog:
-        first, middle, last = (a + b for a, b in zip(self.thirds, other.thirds, strict=True))
-        return Backlog(
-            self.due + other.due,
-            self.behind + other.behind,
-            (first, middle, last),
-            self.variance + other.variance,
-        )
 
     @property
     def grows(self) -> bool | None:

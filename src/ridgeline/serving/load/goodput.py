@@ -8,11 +8,11 @@ that one unlucky probe is outvoted by its neighbours and by longer ones.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ridgeline.errors import InputError, NothingFound
-from ridgeline.records.json_form import NOT_IN_JSON, JsonForm
 from ridgeline.serving.load.bench import BenchPlan
 from ridgeline.serving.load.edge import UNITS, Edge, GoodputTerms, Probe, ProbeVerdict, Unjudged, judge_probe, take_off
 from ridgeline.serving.load.stream import LoadStream, StreamView
@@ -59,13 +59,13 @@ class _OutOfTimeError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class FirstEstimate(JsonForm):
+class FirstEstimate:
     """So many requests at once, before the search for a rate begins, and the rate that they came to (Little's law)."""
 
     concurrency: int
     requests_s: float
     e2e_s: float
-    share: float = field(metadata=NOT_IN_JSON)  # the worst latency as a share of its limit
+    share: float  # the worst latency as a share of its limit
 
 
 def find_goodput(
@@ -137,7 +137,7 @@ class GoodputSearch:
         while True:
             low, high = self.bracket()
             held = self._held()
-            if held is not None and (top := self._top()) is not None and self._close(held, top, _BACK**2):
+            if held is not None and self._near(held, _BACK**2):
                 return
             failed = self._failed_hold()
             doubtful = self._doubtful()
@@ -223,8 +223,13 @@ class GoodputSearch:
         return max((load for load in long if load <= low and self._close(load, low, _BACK**2)), default=None)
 
     def _settled(self) -> bool:
-        low, top = self.bracket()[0], self._top()
-        return low is not None and top is not None and self._close(low, top, _CLOSE)
+        low, _ = self.bracket()
+        return low is not None and self._near(low, _CLOSE)
+
+    def _near(self, low: float, ratio: float) -> bool:
+        """Whether the lowest load that is too much, or can't be judged, lies this close above."""
+        top = self._top()
+        return top is not None and self._close(low, top, ratio)
 
     def _close(self, low: float, top: float, ratio: float) -> bool:
         return top / low <= ratio * (1 + 1e-9) or (self._whole and top - low <= 1)
@@ -345,10 +350,7 @@ class GoodputSearch:
         return FirstEstimate(at_once, at_once / e2e_s, e2e_s, probe.share), view
 
     def _refuse_failures(self, view: StreamView) -> None:
-        kinds: dict[str, int] = {}
-        for r in view.rows:
-            if not r.ok and r.end_s is not None:
-                kinds[r.status] = kinds.get(r.status, 0) + 1
+        kinds = Counter(r.status for r in view.rows if not r.ok and r.end_s is not None)
         if kinds and not any(r.ok for r in view.rows):
             said = ", ".join(f"{kind} x {n}" for kind, n in sorted(kinds.items()))
             raise NothingFound(f"even {_FIRST_AT_ONCE} requests at once failed ({said}); repair the server first")
@@ -524,13 +526,9 @@ class GoodputSearch:
             knee=take_off([(p.load, _ttft(p)) for p in self.probes if p.judged]),
             probes=tuple(self.probes),
             unjudged=min(unjudged, key=lambda u: u.load, default=None),
-            out_of_time=self._held() is None or not (self._settled() or self._near(low)),
+            out_of_time=self._held() is None or not (self._settled() or self._near(low, _BACK**2)),
             interrupted=self.stopped,
         )
-
-    def _near(self, low: float) -> bool:
-        top = self._top()
-        return top is not None and self._close(low, top, _BACK**2)
 
     def _nothing(self) -> str:
         unit = UNITS[self._axis]

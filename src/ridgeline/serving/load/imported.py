@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.serving.metrics import LATENCIES
-from ridgeline.serving.traffic.bench_results import BenchRequest, BenchRun, read_bench_results
+from ridgeline.serving.traffic.bench_results import BenchRun, read_bench_results
 from ridgeline.serving.traffic.requests import RequestRecord, Spread, record_line, summarise
 
 _FEW = 100
@@ -71,7 +71,7 @@ def _records(run: BenchRun) -> Iterator[RequestRecord]:
             scheduled_s=sent_s,
             sent_s=sent_s,
             first_token_s=None if row.ttft_s is None else sent_s + row.ttft_s,
-            end_s=_end_s(row, sent_s),
+            end_s=None if row.e2e_s is None else sent_s + row.e2e_s,
             input_tokens=row.input_tokens,
             output_tokens=row.output_tokens,
             status="ok" if row.ok else "failed",
@@ -79,10 +79,6 @@ def _records(run: BenchRun) -> Iterator[RequestRecord]:
             error=row.error,
             worker=run.tool,
         )
-
-
-def _end_s(row: BenchRequest, sent_s: float) -> float | None:
-    return None if row.e2e_s is None else sent_s + row.e2e_s
 
 
 def _latencies(run: BenchRun, records: Sequence[RequestRecord]) -> dict[str, Mapping[str, float]]:
@@ -127,17 +123,14 @@ def _broken_balance(run: BenchRun, e2e: Mapping[str, float]) -> dict[str, str]:
 
 
 def _broken_sum(run: BenchRun, latencies: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    tokens, means = _tokens(run), {name: values.get("mean") for name, values in latencies.items()}
+    means = {name: values.get("mean") for name, values in latencies.items()}
     ttft, itl, e2e = means.get("ttft"), means.get("itl"), means.get("e2e")
+    if not (run.output_tok_s and run.requests_s) or "output_tok_s" in run.derived:
+        return {}
+    tokens = run.output_tok_s / run.requests_s
     if tokens <= 1 or ttft is None or itl is None or not e2e:
         return {}
     total = ttft + (tokens - 1) * itl
     if abs(total - e2e) <= _SUM * e2e:
         return {}
     return {"itl_ms": f"TTFT + {tokens - 1:.0f} gaps is {total:.4g} ms, but requests took {e2e:.4g} ms"}
-
-
-def _tokens(run: BenchRun) -> float:
-    if run.output_tok_s and run.requests_s and "output_tok_s" not in run.derived:
-        return run.output_tok_s / run.requests_s
-    return 0.0

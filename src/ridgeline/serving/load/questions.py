@@ -45,11 +45,6 @@ class Question:
     choices: tuple[str, ...] = ()
     match: re.Pattern[str] | None = None
 
-    @property
-    def has_key(self) -> bool:
-        """Whether it can be scored without a scorer."""
-        return bool(self.answer) or self.match is not None
-
     def is_right(self, text: str) -> bool:
         if self.match is not None:
             return bool(matching.values(self.match, text, most=1))
@@ -97,7 +92,7 @@ def _question(line: object, scored: bool) -> Question:
     except re.error as error:
         raise InputError(f"`match` is no regular expression: {error}") from None
     question = Question({name: line[name]}, line, answer, tuple(choices), match)
-    if not scored and not question.has_key:
+    if not (scored or question.answer or question.match):
         raise InputError("it has no answer: add `answer`, or `match` (a regular expression), or name a `scorer`")
     return question
 

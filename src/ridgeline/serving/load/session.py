@@ -149,25 +149,16 @@ def run_session(
 ) -> BenchSession:
     """Searches for goodput where its terms are given. `progress` is called with each probe while a search lasts; the
     document is also kept beside the records."""
-    if goodput is not None:
-        session = _searched(plan, find_goodput(plan, lambda: LiveStream(plan), terms=goodput, note=progress))
+    if goodput is None:
+        result = bench(plan)
+        code = ExitCode.DONE if result.summary.ok else ExitCode.SITE
+        session = BenchSession(result, result.as_json(), ExitCode.INTERRUPTED if result.interrupted else code)
     else:
-        session = _single(plan)
+        edge = find_goodput(plan, lambda: LiveStream(plan), terms=goodput, note=progress)
+        # a search without both ends has no answer, nor has one that did not hold its own for as long as was asked
+        code = ExitCode.DONE if edge.fails is not None and edge.held else ExitCode.CANNOT_JUDGE
+        document = {"url": plan.endpoint.url, **edge.as_json()}
+        session = BenchSession(edge, document, ExitCode.INTERRUPTED if edge.interrupted else code)
     if plan.records_path is not None:
         plan.records_path.with_suffix(".summary.json").write_text(json.dumps(session.document, indent=1) + "\n")
     return session
-
-
-def _single(plan: BenchPlan) -> BenchSession:
-    result = bench(plan)
-    code = ExitCode.DONE if result.summary.ok else ExitCode.SITE
-    return BenchSession(result, result.as_json(), ExitCode.INTERRUPTED if result.interrupted else code)
-
-
-def _searched(plan: BenchPlan, found: Edge) -> BenchSession:
-    """A search without both ends has no answer, nor has one that did not hold its own for as long as was asked."""
-    if found.interrupted:
-        code = ExitCode.INTERRUPTED
-    else:
-        code = ExitCode.DONE if found.fails is not None and found.held else ExitCode.CANNOT_JUDGE
-    return BenchSession(found, {"url": plan.endpoint.url, **found.as_json()}, code)

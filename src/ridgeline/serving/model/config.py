@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -119,16 +120,11 @@ def _first_group(quant: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def _layer_by_layer(quant: Mapping[str, Any]) -> dict[str, str]:
     """Mixed checkpoints name the algorithm of every module: the commonest one of each part."""
     modules = quant.get("quantized_layers")
-    votes: dict[tuple[str, str], int] = {}
+    votes: Counter[tuple[str, str]] = Counter()
     for name, how in modules.items() if isinstance(modules, dict) else ():
-        dtype = _ALGORITHMS.get(str(how.get("quant_algo")))
-        if dtype:
-            vote = (_part(name), dtype)
-            votes[vote] = votes.get(vote, 0) + 1
-    found: dict[str, str] = {}
-    for part, dtype in sorted(votes, key=lambda vote: votes[vote]):
-        found[part] = dtype
-    return found
+        if dtype := _ALGORITHMS.get(str(how.get("quant_algo"))):
+            votes[_part(name), dtype] += 1
+    return dict(sorted(votes, key=lambda vote: votes[vote]))  # of two that say something of a part the later one stays
 
 
 def _part(module: str) -> str:
@@ -489,13 +485,13 @@ def model_from_text(text: str, path: str) -> Model:
 
 def _with_sidecar(path: Path) -> Mapping[str, Any]:
     """A config, and what hf_quant_config.json beside it says: older ModelOpt checkpoints keep their dtypes there."""
-    config = _read_json(path)
+    config = read_config(path)
     if "peft_type" in config:
         raise _an_adapter(path, config)
     beside = path.with_name(path.name.replace("config.json", "hf_quant_config.json"))
     if config.get("quantization_config") or beside == path or not beside.is_file():
         return config
-    quant = _read_json(beside).get("quantization")
+    quant = read_config(beside).get("quantization")
     return (
         {**config, "quantization_config": {"quant_method": "modelopt", **quant}} if isinstance(quant, dict) else config
     )
@@ -511,7 +507,7 @@ def _name_of(path: Path) -> str:
     return path.resolve().parent.name if path.name == "config.json" else path.stem
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
+def read_config(path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text()
         if not text.strip():

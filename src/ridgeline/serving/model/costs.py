@@ -98,25 +98,6 @@ def answer_costs(name: str, dtype: str | None, kv_dtype: str | None, tokens: int
     return ModelCosts(model, tokens, batch)
 
 
-@dataclass(frozen=True, slots=True)
-class PresetSize:
-    """How large a model is that comes with the package, in the dtype of its config or in another."""
-
-    name: str
-    model: Model
-
-    def as_json(self) -> dict[str, object]:
-        m = self.model
-        return {
-            "name": self.name,
-            "parameters": m.params,
-            "active_parameters": m.active_params,
-            "weight_bytes": m.weight_bytes,
-            "dtype": m.weights_dtype,
-        }
-
-
-def list_presets(dtype: str | None = None) -> list[PresetSize]:
-    """Smallest first."""
-    sizes = [PresetSize(name, load_model(name).with_dtype(dtype)) for name in preset_names()]
-    return sorted(sizes, key=lambda size: size.model.params)
+def list_presets(dtype: str | None = None) -> list[Model]:
+    """The models that come with the package, smallest first."""
+    return sorted((load_model(name).with_dtype(dtype) for name in preset_names()), key=lambda model: model.params)

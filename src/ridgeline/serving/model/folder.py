@@ -14,7 +14,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, StoreError
 from ridgeline.records.json_form import JsonForm, in_json
-from ridgeline.serving.model.config import PRESETS, model_from_config, preset_names
+from ridgeline.serving.model.config import PRESETS, model_from_config, preset_names, read_config
 from ridgeline.serving.model.fields import in_usual_names, nested_half
 from ridgeline.serving.model.vocabulary import WORDS
 
@@ -107,18 +107,10 @@ def _shape(shape: str) -> dict[str, Any]:
     path = path / "config.json" if path.is_dir() else path
     preset = PRESETS / f"{shape.lower()}.json"
     if "/" not in shape and preset.is_file():
-        text = preset.read_text()
-    elif path.is_file():
-        text = path.read_text(errors="replace")
-    else:
+        return dict(json.loads(preset.read_text()))
+    if not path.is_file():
         raise InputError(f"{shape!r} is neither a preset nor a config.json; presets: {', '.join(preset_names())}")
-    try:
-        config = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{shape}: not JSON ({error}); give the model's own config.json") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{shape}: not an object; give the model's own config.json")
-    return config
+    return dict(read_config(path))
 
 
 def _byte_letters() -> list[str]:

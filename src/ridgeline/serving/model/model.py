@@ -239,6 +239,16 @@ class Model:
         return self.mixers or (Mixer(self.attention, tuple(range(self.layers))),)
 
     @cached_property
+    def attentions(self) -> tuple[tuple[Attention, int], ...]:
+        """Each kind of attention, and in how many layers."""
+        return tuple((m.kind, len(m.layers)) for m in self.all_mixers if isinstance(m.kind, Attention))
+
+    @cached_property
+    def states(self) -> tuple[tuple[LinearAttention, int], ...]:
+        """Each kind of state, and in how many layers."""
+        return tuple((m.kind, len(m.layers)) for m in self.all_mixers if isinstance(m.kind, LinearAttention))
+
+    @cached_property
     def mixing_layers(self) -> int:
         return sum(len(m.layers) for m in self.all_mixers)
 
@@ -322,11 +332,10 @@ class Model:
             parts[m.part] = parts.get(m.part, 0.0) + m.nbytes
         return parts
 
-    @cached_property
-    def reaches(self) -> tuple[tuple[Reach, int], ...]:
-        """What a query meets of its past, kind by kind, and in how many layers."""
-        kinds = [(m.kind, len(m.layers)) for m in self.all_mixers]
-        return tuple((reach, n) for kind, n in kinds if isinstance(kind, Attention) for reach in kind.reaches())
+    def reaches(self, ranks: int = 1) -> list[tuple[Reach, int]]:
+        """What a query meets of its past on each of `ranks` that share the heads, kind by kind, and in how many
+        layers."""
+        return [(reach, n) for kind, n in self.attentions for reach in kind.reaches(ranks)]
 
     def layer_kv_bytes(self, kind: Attention, ranks: int = 1) -> float:
         """What one more token takes in the cache of one such layer, on each of `ranks` that share its heads."""
@@ -339,26 +348,21 @@ class Model:
 
         Divide by what the layout splits (see `layout.rank_kv_bytes_per_token`).
         """
-        return sum(
-            self.layer_kv_bytes(m.kind) * len(m.layers)
-            for m in self.all_mixers
-            if isinstance(m.kind, Attention) and m.kind.keeps_everything
-        )
+        return sum(self.layer_kv_bytes(kind) * n for kind, n in self.attentions if kind.keeps_everything)
 
     @cached_property
     def window_kv(self) -> tuple[tuple[int, float], ...]:
         """(window, bytes of each of its tokens) of the layers that keep no more than a window of a request."""
         found: dict[int, float] = {}
-        for m in self.all_mixers:
-            if isinstance(m.kind, Attention) and m.kind.window:
-                per_token = m.kind.kv_values * KV_BYTES[self.kv_dtype] * len(m.layers)
-                found[m.kind.window] = found.get(m.kind.window, 0.0) + per_token
+        for kind, n in self.attentions:
+            if kind.window:
+                found[kind.window] = found.get(kind.window, 0.0) + kind.kv_values * KV_BYTES[self.kv_dtype] * n
         return tuple(sorted(found.items()))
 
     @cached_property
     def state_bytes_per_request(self) -> float:
         """State of the linear layers: the same however long the request is."""
-        return sum(m.kind.state_bytes * len(m.layers) for m in self.all_mixers if isinstance(m.kind, LinearAttention))
+        return sum(kind.state_bytes * n for kind, n in self.states)
 
     def cache_bytes(self, tokens: float) -> float:
         """Cache and state of one request that holds `tokens`."""
@@ -372,7 +376,7 @@ class Model:
         Absorbed MLA multiplies the two halves of kv_b_proj with the query and the output instead of with the latent:
         the count is the same.
         """
-        states = sum(m.kind.token_flops * len(m.layers) for m in self.all_mixers if isinstance(m.kind, LinearAttention))
+        states = sum(kind.token_flops * n for kind, n in self.states)
         return states + sum(m.flops_per_token for m in self.matrices if m.part not in ("lm_head", "vision"))
 
     @property
@@ -380,14 +384,14 @@ class Model:
         """One row of logits."""
         return 2 * self.hidden * self.vocab
 
-    def prefill_flops(self, tokens: float, past: float = 0) -> float:
-        """One sequence that adds `tokens` to `past` cached ones, causal, with one row of logits at the end."""
-        attention = sum(n * r.prefill_flops * _pairs(tokens, past, r.cap) for r, n in self.reaches)
+    def prefill_flops(self, tokens: float) -> float:
+        """One sequence of `tokens`, causal, with one row of logits at the end."""
+        attention = sum(n * r.prefill_flops * _pairs(tokens, r.cap) for r, n in self.reaches())
         return self.linear_flops_per_token * tokens + attention + self.lm_head_flops
 
     def decode_flops(self, context: float) -> float:
         """One new token of one sequence that holds `context` tokens, itself included."""
-        attention = sum(n * r.decode_flops * min(context, r.cap) for r, n in self.reaches)
+        attention = sum(n * r.decode_flops * min(context, r.cap) for r, n in self.reaches())
         return self.linear_flops_per_token + attention + self.lm_head_flops
 
     def weight_bytes_read(self, tokens: float) -> float:
@@ -401,23 +405,19 @@ class Model:
                 total += m.nbytes
         return total
 
-    def prefill_bytes(self, tokens: float, past: float = 0) -> float:
-        """Memory traffic of one prefill step: weights once, cached KV read once, new KV written."""
-        return self.weight_bytes_read(tokens) + self.cache_bytes(past + tokens)
+    def prefill_bytes(self, tokens: float) -> float:
+        """Memory traffic of one prefill step: weights once, new KV written."""
+        return self.weight_bytes_read(tokens) + self.cache_bytes(tokens)
 
     def decode_bytes(self, batch: float, context: float) -> float:
         """Memory traffic of one decode step of `batch` sequences that hold `context` tokens each."""
-        read = sum(n * self._reach_bytes(r) * min(context + 1, r.cap) for r, n in self.reaches)
+        values = KV_BYTES[self.kv_dtype]
+        read = sum(n * (r.kv_values * values + r.index_bytes) * min(context + 1, r.cap) for r, n in self.reaches())
         return self.weight_bytes_read(batch) + batch * (read + 2 * self.state_bytes_per_request)
 
-    def _reach_bytes(self, reach: Reach) -> float:
-        return reach.kv_values * KV_BYTES[self.kv_dtype] + reach.index_bytes
 
-
-def _pairs(tokens: float, past: float, cap: float) -> float:
-    """Query-key pairs of `tokens` new tokens after `past`, where no query looks further back than `cap`."""
-    if past >= cap:
-        return tokens * cap
-    rising = min(tokens, cap - past)  # queries that still see everything before them
-    full = rising * past + rising * (rising + 1) / 2
+def _pairs(tokens: float, cap: float) -> float:
+    """Query-key pairs of so many tokens, where no query looks further back than `cap`."""
+    rising = min(tokens, cap)  # queries that still see everything before them
+    full = rising * (rising + 1) / 2
     return full if rising == tokens else full + (tokens - rising) * cap

@@ -7,9 +7,10 @@ prefill step, what memory that leaves. Its rates come straight from step times; 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
@@ -17,6 +18,7 @@ from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import graphless, layout_problems
 from ridgeline.serving.engines.memory import MemoryPlan, plan_memory, roomiest_plan
+from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.engines.settings import PREFILL_RANK_TOKENS, EngineSettings, default_backend, resolve
 from ridgeline.serving.hardware.cluster import Cluster
 from ridgeline.serving.model.model import Model
@@ -38,6 +40,30 @@ _MOST_STAGES = 4
 
 
 @dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What is to be served, on what, within which limits; as the command line and the Python API give it."""
+
+    model: str
+    gpu: str
+    nodes: int = 1
+    gpus_per_node: int = 8
+    traffic: str = "sharegpt"
+    fabric: str | None = None
+    rate_s: float | None = None
+    concurrency: int | None = None
+    requests: int | None = None
+    slos: Sequence[str] = ()
+    engine: str = USUAL_ENGINE
+    attention_backend: str | None = None
+    dtype: str | None = None
+    kv_dtype: str | None = None
+    calibration: str | Path | None = None
+    top: int = 8
+    named: Sequence[str] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PlanQuestion:
     """What is to be served: model and GPUs, mean lengths, limits, and what is known about the site."""
 
@@ -52,14 +78,13 @@ class PlanQuestion:
     # knobs that keep the model in dtypes that its files are not in
     dtype_settings: Mapping[str, Value] = field(default_factory=dict, hash=False)
 
-    def limit_s(self, latency: str) -> float | None:
-        limits = [s.limit_ms / 1000 for s in self.slos if s.latency == latency]
-        return min(limits) if limits else None
+    def limit_s(self, *latencies: str) -> float | None:
+        """The lowest limit on any of these."""
+        return min((s.limit_ms / 1000 for s in self.slos if s.latency in latencies), default=None)
 
     @property
     def itl_limit_s(self) -> float | None:
-        found = [x for x in (self.limit_s("itl"), self.limit_s("tpot")) if x is not None]
-        return min(found) if found else None
+        return self.limit_s("itl", "tpot")
 
     @property
     def context_tokens(self) -> float:
@@ -124,12 +149,13 @@ class Unit:
 
 def colocated_units(question: PlanQuestion, gpus: int) -> list[Unit]:
     """Engines whose copies fill `gpus` GPUs, fastest first."""
-    units = []
-    for layout in one_engine_layouts(question, gpus, stages=True):
-        unit = make_unit(question, layout, "both")
-        if unit is not None:
-            units.append(unit)
-    return sorted(units, key=lambda u: -u.rate_s / u.gpus)
+    return sorted(units(question, gpus, "both"), key=lambda u: -u.rate_s / u.gpus)
+
+
+def units(question: PlanQuestion, gpus: int, role: str) -> list[Unit]:
+    """An engine of every layout that can be; those of a split have no pipeline stages."""
+    found = (make_unit(question, lay, role) for lay in one_engine_layouts(question, gpus, stages=role == "both"))
+    return [unit for unit in found if unit is not None]
 
 
 def make_unit(

@@ -16,11 +16,11 @@ from ridgeline.serving.engines.flags import engine_flags
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import layout_problems, mode_refusal, uses_deepep
 from ridgeline.serving.engines.memory import MemoryPlan, plan_memory
-from ridgeline.serving.engines.releases import USUAL_ENGINE, release_text
+from ridgeline.serving.engines.releases import release_text
 from ridgeline.serving.engines.settings import EngineSettings, layout_of, role_of, settings_of
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit
-from ridgeline.serving.planner.scheme import Pair, Scheme
+from ridgeline.serving.planner.scheme import Scheme
 
 # Arguments of the servers of a scheme, in our names and in the flags of their release.
 
@@ -42,13 +42,6 @@ class Command(JsonForm):
     def __str__(self) -> str:
         env = [f"{name}={shlex.quote(value)}" for name, value in self.env.items()]
         return " ".join([*env, *map(shlex.quote, self.argv)])
-
-
-def groups_of(scheme: Scheme) -> list[tuple[Unit, int]]:
-    if isinstance(scheme.shape, Pair):
-        p, d = scheme.shape.prefill_groups, scheme.shape.decode_groups
-        return [(scheme.shape.prefill, scheme.copies * p), (scheme.shape.decode, scheme.copies * d)]
-    return [(scheme.shape, scheme.copies)]
 
 
 def unit_env(unit: Unit) -> dict[str, str]:
@@ -90,16 +83,14 @@ class LintPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class LintReport:
+class LintReport(JsonForm):
     proofs: tuple[str, ...]
     problems: tuple[str, ...]
 
     @property
+    @also_in_json()
     def ok(self) -> bool:
         return not self.problems
-
-    def as_json(self) -> dict[str, object]:
-        return {"ok": self.ok, "proofs": list(self.proofs), "problems": list(self.problems)}
 
 
 @dataclass(frozen=True)
@@ -121,14 +112,6 @@ class _Server:
     def layout(self, gpus_per_node: int) -> Layout:
         gpus = self.number("tp", 1) * self.number("pp", 1)
         return layout_of(self.values, max(1, -(-gpus // gpus_per_node)), gpus_per_node)
-
-    def settings(self, version: tuple[int, ...], engine: str = USUAL_ENGINE) -> EngineSettings:
-        return settings_of(self.values, EngineSettings(engine=engine, version=version))
-
-
-def read_settings(lines: Iterable[str], version: tuple[int, ...]) -> dict[str, EngineSettings]:
-    """Settings of each role (both, prefill, decode) as these lines give them. Engines of a role are equal."""
-    return {server.role: server.settings(version) for server in _servers(lines).values()}
 
 
 def lint_commands(lines: Iterable[str], question: PlanQuestion, point: LintPoint) -> LintReport:
@@ -162,14 +145,14 @@ def _check(
     name: str, server: _Server, question: PlanQuestion, point: LintPoint, proofs: list[str], problems: list[str]
 ) -> tuple[int, int]:
     """Requests and KV tokens this server can hold; what is wrong with it is added to `problems`."""
-    gpu, engine = question.cluster.gpu, question.settings.engine
-    layout = server.layout(question.cluster.node.gpus)
+    gpu, engine, version = question.cluster.gpu, question.settings.engine, question.settings.version
+    layout, default = server.layout(question.cluster.node.gpus), EngineSettings(engine=engine, version=version)
 
     def usual() -> MemoryPlan:
-        return plan_memory(question.model, gpu, layout, server.settings(question.settings.version, engine))
+        return plan_memory(question.model, gpu, layout, settings_of(server.values, default))
 
     server = replace(server, values=engine_named(engine).meant(server.values, usual, gpu))
-    settings = server.settings(question.settings.version, engine)
+    settings = settings_of(server.values, default)
     problems += [f"{name}: {p}" for p in layout_problems(question.model, layout, gpu, settings, server.role)]
     for knob, value in question.dtype_settings.items():
         if server.values.get(knob) != value:
@@ -178,10 +161,9 @@ def _check(
     if server.ranks != tuple(range(declared)) or declared < layout.replica_nodes:
         started = ", ".join(map(str, server.ranks))
         problems.append(f"{name}: of {max(declared, layout.replica_nodes)} nodes only ranks {started} are started")
-    if "deepep_mode" in server.values:
-        mode, version = server.values["deepep_mode"], question.settings.version
-        if (reason := mode_refusal(mode, server.role, layout.attn_dp, version)) is not None:
-            problems.append(f"{name}: {reason}")
+    mode = server.values.get("deepep_mode")
+    if mode is not None and (reason := mode_refusal(mode, server.role, layout.attn_dp, version)) is not None:
+        problems.append(f"{name}: {reason}")
     memory = plan_memory(question.model, gpu, layout, settings, server.role)
     if memory.fits:
         proofs.append(f"{name}: memory fits with {memory.margin_bytes / GIB:.1f} GiB to spare")
@@ -190,16 +172,16 @@ def _check(
     context = server.number("context_length", question.model.context_tokens)
     if point.longest_tokens > min(context, max(1, memory.kv_tokens_per_rank)):
         problems.append(f"{name}: the longest request, {point.longest_tokens:,} tokens, does not fit")
-    problems += [f"{name}: {p}" for p in _graph_problems(server, layout, memory.running_limit)]
+    problems += [f"{name}: {p}" for p in _graph_problems(server, memory.running_limit, layout, settings)]
     return memory.running_limit * memory.groups, memory.kv_tokens
 
 
-def _graph_problems(server: _Server, layout: Layout, rank_limit: int) -> list[str]:
+def _graph_problems(server: _Server, rank_limit: int, layout: Layout, settings: EngineSettings) -> list[str]:
     if server.role == "prefill":
         return []
     found = []
     batch = -(-rank_limit // layout.pp)
-    graph = server.settings((0, 5)).cuda_graph_max_bs
+    graph = settings.cuda_graph_max_bs
     # DeepEP's normal mode takes none; beyond 512 captured sizes cost more start-up time and memory than they save
     if server.values.get("deepep_mode") != "normal" and graph is not None and graph < min(batch, 512):
         found.append(f"graphs end at {graph} requests, {batch} may run: past it the host sets the pace")
@@ -210,7 +192,7 @@ def _graph_problems(server: _Server, layout: Layout, rank_limit: int) -> list[st
     return found
 
 
-def _servers(lines: Iterable[str], engine: str = USUAL_ENGINE) -> dict[str, _Server]:
+def _servers(lines: Iterable[str], engine: str) -> dict[str, _Server]:
     """Engines by name. Lines of one engine differ in their node rank only."""
     engines: dict[str, list[tuple[dict[str, Value], dict[str, str]]]] = {}
     for line in lines:

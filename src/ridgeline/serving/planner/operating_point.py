@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from ridgeline.errors import InputError
 from ridgeline.records.json_form import JsonForm, also_in_json
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, colocated_units, make_unit
-from ridgeline.serving.planner.scheme import Pair, Scheme, node_share, pairs, varied_pairs
+from ridgeline.serving.planner.scheme import Pair, Scheme, pairs, varied_pairs
 from ridgeline.serving.traffic.requests import Slo, Summary
 from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic
 
@@ -24,14 +23,6 @@ _STAYS = 8.0
 # An engine is planned to run at this share of the rate at which it would just keep the limits.
 _HEADROOM = 0.9
 _WORTH = 1.02  # smaller prefill steps must serve so many times as much
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Share of the capacity that is gone until repair when one GPU, or one node, fails."""
-
-    gpu: float
-    node: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +91,6 @@ class Option:
         power_w, hours = self.scheme.question.cluster.gpu.power_w, self.gpu_hours_per_million
         return None if power_w is None or hours is None else power_w * hours * 3600.0 / 1e6
 
-    def costs_json(self) -> dict[str, float | None]:
-        return {
-            "gpu_hours_per_million": self.gpu_hours_per_million,
-            "most_joules_per_token": self.most_joules_per_token,
-        }
-
     @property
     def speed_ratios(self) -> tuple[float, float]:
         """How slow and how fast the real thing may be, over what is predicted, in nine of ten cases."""
@@ -124,14 +109,7 @@ class Option:
 
     @property
     def broken(self) -> tuple[Slo, ...]:
-        """Limits that the run does not keep."""
         return tuple(s for s in self.summary.slos if not self.summary.holds(s))
-
-    @property
-    def overshoot(self) -> float:
-        """How many times its limit the worst figure is; 1 or less where the percentiles keep all."""
-        found = [(s, getattr(self.summary, f"{s.latency}_ms")) for s in self.summary.slos]
-        return max((spread.quantile(s.quantile) / s.limit_ms for s, spread in found if spread), default=0.0)
 
     @property
     def meets(self) -> bool:
@@ -141,14 +119,6 @@ class Option:
     def margin_bytes(self) -> float:
         """Memory to spare on the tightest GPU."""
         return min(u.memory.margin_bytes for u in self.scheme.units)
-
-    @cached_property
-    def loss(self) -> Loss:
-        scheme = self.scheme
-        if not isinstance(scheme.shape, Pair):
-            return Loss(1 / scheme.copies, node_share(scheme.shape, scheme.copies))
-        pair = scheme.whole_pair
-        return Loss(pair.loss(), pair.loss(node=True))
 
 
 def _share_within(summary: Summary) -> float:
@@ -179,28 +149,26 @@ _QUANTILE_SHARE = {"mean": 0.5, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99
 def tried(scheme: Scheme, traffic: Traffic) -> Option:
     """A scheme under the traffic that was asked for, with as few copies as keep the limits where a rate was given."""
     pace = traffic.pace
-    question = scheme.question
+    rate_s = capacity = None
     if isinstance(pace, OpenLoop):
-        scheme, capacity = _searched(scheme, traffic)
-        most = scheme.slices
-        needed = most if capacity <= 0 else math.ceil(pace.rate_s / (_HEADROOM * capacity / most))
+        scheme, able_s = _searched(scheme, traffic)
+        most, rate_s = scheme.slices, pace.rate_s
+        needed = most if able_s <= 0 else math.ceil(rate_s / (_HEADROOM * able_s / most))
         scheme = scheme.with_slices(max(1, min(needed, most)))
-        run = scheme.run(_share(traffic, scheme, pace.rate_s))
-        return Option(scheme, pace.rate_s, capacity * scheme.slices / most, run.summary, run.interval, reach=run.reach)
-    if isinstance(pace, AllAtOnce) and question.slos:
+        capacity = able_s * scheme.slices / most
+        sent = _share(traffic, scheme, rate_s)
+    elif isinstance(pace, AllAtOnce) and scheme.question.slos:
         scheme, capacity = _searched(scheme, traffic)
-        rate = _HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
-        run = scheme.run(_share(traffic, scheme, rate))
-        return Option(scheme, rate, capacity, run.summary, run.interval, reach=run.reach)
-    if isinstance(pace, ClosedLoop):
+        rate_s = _HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
+        sent = _share(traffic, scheme, rate_s)
+    elif isinstance(pace, ClosedLoop):
         each = max(1, pace.concurrency // scheme.slices)
-        count = min(traffic.requests, max(200, 4 * each))
-        run = scheme.run(replace(traffic, pace=ClosedLoop(each), requests=count))
-        return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
-    # not fewer: a shorter offline run is slower for its longer tail
-    count = max(1, min(traffic.requests // scheme.slices, _MOST_OFFLINE))
-    run = scheme.run(replace(traffic, requests=count))
-    return Option(scheme, None, None, run.summary, run.interval, reach=run.reach)
+        sent = replace(traffic, pace=ClosedLoop(each), requests=min(traffic.requests, max(200, 4 * each)))
+    else:
+        # not fewer: a shorter offline run is slower for its longer tail
+        sent = replace(traffic, requests=max(1, min(traffic.requests // scheme.slices, _MOST_OFFLINE)))
+    run = scheme.run(sent)
+    return Option(scheme, rate_s, capacity, run.summary, run.interval, reach=run.reach)
 
 
 def _share(traffic: Traffic, scheme: Scheme, rate_s: float) -> Traffic:
@@ -251,7 +219,7 @@ def _mixed_chunk(unit: Unit) -> int:
 
 def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
     """Requests per second of the whole scheme that keep every limit; zero when a trickle, or `least_s`, breaks one."""
-    guess = scheme.shape.rate_s * scheme.copies
+    guess = scheme.bound_s
 
     def keeps(rate_s: float) -> bool:
         return keeps_limits(scheme.run(_share(traffic, scheme, rate_s)).summary)
@@ -314,8 +282,8 @@ def schemes_for(question: PlanQuestion, rate_s: float | None) -> tuple[list[Sche
     engines, split = colocated_units(question, gpus), pairs(question, gpus, rate_s)
     schemes = [Scheme(question, u, gpus // u.gpus) for u in _varied(engines)]
     each = _PAIRS_EACH if question.cluster.nodes <= _FEW_NODES else _PAIRS_LARGE
-    schemes += [Scheme(question, p, 1) for p in varied_pairs(split, each)]
-    every = [Scheme(question, u, gpus // u.gpus) for u in engines] + [Scheme(question, p, 1) for p in split]
+    schemes += [Scheme(question, p) for p in varied_pairs(split, each)]
+    every = [Scheme(question, u, gpus // u.gpus) for u in engines] + [Scheme(question, p) for p in split]
     return every, schemes
 
 
@@ -342,7 +310,7 @@ def _beats(option: Option, scheme: Scheme, rate_s: float | None) -> bool:
     held = min(slices, scheme.gpus * slices // option.scheme.gpus)
     if held == 0 or option.goodput_s * held / slices <= able_s:
         return False
-    return option.scheme.with_slices(held).loss_gpu <= scheme.loss_gpu + 1e-9
+    return option.scheme.with_slices(held).loss() <= scheme.loss() + 1e-9
 
 
 def _varied(units: Sequence[Unit]) -> list[Unit]:

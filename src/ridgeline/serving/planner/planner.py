@@ -10,22 +10,19 @@ from statistics import fmean
 
 from ridgeline.errors import InputError
 from ridgeline.records.exhibit import Shown, TextTable
-from ridgeline.records.expression import Value
 from ridgeline.records.measurement import unit_of
 from ridgeline.records.request import takes
 from ridgeline.serving.engines.fitting import nearest_fits
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import roomiest_plan
-from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.engines.settings import EngineSettings, dtype_values, parse_engine
-from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
+from ridgeline.serving.hardware.cluster import GIB, make_cluster
 from ridgeline.serving.model.config import load_model
-from ridgeline.serving.model.model import Model
-from ridgeline.serving.planner.candidates import PlanQuestion, Unit
+from ridgeline.serving.planner.candidates import PlanQuestion, PlanRequest, Unit
 from ridgeline.serving.planner.commands import LintPoint, unit_values, written_for
 from ridgeline.serving.planner.operating_point import Knee, Option, named_scheme, schemes_for, tried, try_all
 from ridgeline.serving.planner.scheme import Pair, Scheme
-from ridgeline.serving.planner.study import PlanInputs, beside, quoted, verification_study
+from ridgeline.serving.planner.study import beside, quoted, verification_study
 from ridgeline.serving.planner.verdict import SplitVerdict, verdict_on
 from ridgeline.serving.traffic.requests import Slo, Spread
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, Fixed, OpenLoop, Traffic, dataset_of, parse_traffic
@@ -79,7 +76,7 @@ def pareto(options: Sequence[Option]) -> set[int]:
 
     def beats(a: Option, b: Option) -> bool:
         fewer, more = b.scheme.gpus - a.scheme.gpus, round(a.goodput_s - b.goodput_s, 3)
-        safer = round(b.loss.gpu - a.loss.gpu, 3)
+        safer = round(b.scheme.loss() - a.scheme.loss(), 3)
         if min(fewer, more, safer) < 0:
             return False
         shorter = [_p95(b, name) - _p95(a, name) for name in LATENCIES]
@@ -102,14 +99,7 @@ LIMIT_S = 3600
 _VARIED = {"prefill": ("chunked_prefill_size", "input_tok_s"), "decode": ("max_running_requests", "output_tok_s")}
 
 
-def _half_studies(scheme: Scheme, traffic: Traffic, asked: PlanInputs) -> dict[str, str]:
-    """File names and their text; none where the scheme is not split."""
-    if not isinstance(scheme.shape, Pair):
-        return {}
-    return {f"{unit.role}-alone.yaml": _study(unit, traffic, asked) for unit in scheme.units}
-
-
-def _study(unit: Unit, traffic: Traffic, asked: PlanInputs) -> str:
+def _half_study(unit: Unit, traffic: Traffic, asked: PlanRequest) -> str:
     knob, metric = _VARIED[unit.role]
     values = {name: value for name, value in unit_values(unit).items() if name != knob}
     planned = unit.chunk_flag if unit.role == "prefill" else unit.cap
@@ -164,6 +154,7 @@ class Choice:
     def as_json(self) -> dict[str, object]:
         o, unit = self.option, self.option.scheme.main
         pair = o.scheme.shape if isinstance(o.scheme.shape, Pair) else None
+        gpus = [unit.gpus * groups for unit, groups in o.scheme.groups]
         return {
             "rank": self.rank,
             "layout": str(o.layout),
@@ -175,7 +166,7 @@ class Choice:
             "offered_rate": None if o.rate_s is None else round(o.rate_s, 4),
             "capacity": None if o.capacity_s is None else round(o.capacity_s, 4),
             "total_tok_s": round(o.total_tok_s, 1),
-            "costs": o.costs_json(),
+            "costs": {name: getattr(o, name) for name in ("gpu_hours_per_million", "most_joules_per_token")},
             "reach": o.reach,
             "ttft_ms": o.summary.ttft_ms.as_json() if o.summary.ttft_ms else None,
             "itl_ms": o.summary.itl_ms.as_json() if o.summary.itl_ms else None,
@@ -189,23 +180,16 @@ class Choice:
             "kv_tokens": unit.memory.kv_tokens,
             "kv_margin_gib": round(o.margin_bytes / GIB, 2),
             "knee": o.knee.as_json() if o.knee else None,
-            "prefill_decode_ratio": _ratio(pair),
-            "prefill_gpus": pair.prefill.gpus * pair.prefill_groups * o.scheme.copies if pair else None,
-            "decode_gpus": pair.decode.gpus * pair.decode_groups * o.scheme.copies if pair else None,
+            "prefill_decode_ratio": round(gpus[0] / gpus[1], 4) if pair else None,
+            "prefill_gpus": gpus[0] if pair else None,
+            "decode_gpus": gpus[1] if pair else None,
             "prefill_layout": str(pair.prefill.layout) if pair else None,
             "decode_layout": str(pair.decode.layout) if pair else None,
-            "loss": {"gpu": round(o.loss.gpu, 3), "node": round(o.loss.node, 3)},
+            "loss": {"gpu": round(o.scheme.loss(), 3), "node": round(o.scheme.loss(node=True), 3)},
             "pareto": self.on_front,
             "written_for": written_for(o.scheme),
             "study": self.study,
         }
-
-
-def _ratio(pair: Pair | None) -> float | None:
-    """GPUs that prefill for each GPU that decodes."""
-    if pair is None:
-        return None
-    return round(pair.prefill.gpus * pair.prefill_groups / (pair.decode.gpus * pair.decode_groups), 4)
 
 
 @dataclass(frozen=True, repr=False)
@@ -217,7 +201,7 @@ class Plan(Shown):
     simulated: int
     cpu_s: float
     verdict: SplitVerdict
-    asked: PlanInputs
+    asked: PlanRequest
     halves: Mapping[str, str] = field(default_factory=dict)  # studies of prefill alone and decode alone, by file name
     assumed: tuple[str, ...] = ()  # what was done to the traffic before anything was asked about it
 
@@ -251,90 +235,12 @@ class Plan(Shown):
         }
 
 
-def plan(
-    model: Model,
-    cluster: Cluster,
-    traffic: Traffic,
-    slos: Sequence[Slo] = (),
-    calibration: Calibration | None = None,
-    settings: EngineSettings | None = None,
-    *,
-    top: int = 8,
-    named: Sequence[str] = (),
-    asked: PlanInputs | None = None,
-    dtype_settings: Mapping[str, Value] | None = None,
-) -> Plan:
-    """Ranked colocated and disaggregated layouts.
-
-    With a rate, the fewest GPUs that keep the limits come first; otherwise the highest goodput does. Layouts in `named`
-    are tried and shown whatever others promise. `dtype_settings`: knobs for dtypes that the model's files are not in.
-
-    Raises where the model fits nowhere or the traffic does not fit it.
-    """
-    started_s = time.process_time()
-    traffic, cut = within_context(traffic, model)
-    arrivals = traffic.arrivals()
-    if isinstance(traffic.pace, AsRecorded):
-        # layouts are compared at the trace's mean rate; a choice can then be simulated with its own times
-        lasts_s = max(a.at_s for a in arrivals) or 1.0
-        traffic = replace(traffic, pace=OpenLoop(len(arrivals) / lasts_s))
-    longest = max(a.input_tokens + a.output_tokens for a in arrivals)
-    lengths = fmean(a.input_tokens for a in arrivals), fmean(a.output_tokens for a in arrivals)
-    known = settings or EngineSettings(), calibration or Calibration()
-    question = PlanQuestion(
-        model, cluster, *lengths, tuple(slos), *known, _in_flight(traffic, slos), dtype_settings or {}
-    )
-    rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
-    considered, schemes = schemes_for(question, rate_s)
-    if not schemes:
-        raise _nothing_fits(question, longest)
-    asked_for = [named_scheme(text, considered) for text in named]
-    kept = {scheme.layout for scheme in asked_for}
-    found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s)
-    found += [tried(s, traffic) for s in asked_for]
-    options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
-    verdict = verdict_on(options)
-    options = _without_doubtful_splits(options, verdict)
-    options = [o for n, o in enumerate(options) if n < top or o.scheme.layout in kept]
-    options = [_with_knee(o) if n < _KNEES else o for n, o in enumerate(options)]
-    front = pareto(options)
-    inputs = asked or PlanInputs(model.name)
-    choices = [_choice(n, o, n in front, traffic, longest, inputs) for n, o in enumerate(options)]
-    spent_s = time.process_time() - started_s
-    halves = _half_studies(verdict.apart.scheme, traffic, inputs) if verdict.apart else {}
-    counts = len(considered), len(found), spent_s
-    return Plan(question, traffic, tuple(choices), *counts, verdict, inputs, halves, cut)
-
-
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
-    """What is to be served, on what, within which limits; as the command line and the Python API give it."""
-
-    model: str
-    gpu: str
-    nodes: int = 1
-    gpus_per_node: int = 8
-    traffic: str = "sharegpt"
-    fabric: str | None = None
-    rate_s: float | None = None
-    concurrency: int | None = None
-    requests: int | None = None
-    slos: Sequence[str] = ()
-    engine: str = USUAL_ENGINE
-    attention_backend: str | None = None
-    dtype: str | None = None
-    kv_dtype: str | None = None
-    calibration: str | Path | None = None
-    top: int = 8
-    named: Sequence[str] = ()
-    seed: int = 0
-
-
 @takes(PlanRequest)
 def answer_plan(asked: PlanRequest) -> Plan:
     """Ways to serve a model on given GPUs within latency limits, best first."""
     if asked.top < 1:
         raise InputError(f"--top {asked.top} shows nothing; give 1 or more")
+    started_s = time.process_time()
     settings = parse_engine(asked.engine, EngineSettings(attention_backend=asked.attention_backend))
     recipe = parse_traffic(
         asked.traffic,
@@ -344,30 +250,59 @@ def answer_plan(asked: PlanRequest) -> Plan:
         seed=asked.seed,
     )
     shipped = load_model(asked.model)
-    chosen = shipped.with_dtype(asked.dtype, asked.kv_dtype)
-    calibration = Path(asked.calibration) if asked.calibration else None
-    return plan(
-        chosen,
-        make_cluster(asked.gpu, asked.nodes, asked.gpus_per_node, asked.fabric),
-        recipe,
-        [Slo.parse(text) for text in asked.slos],
-        read_calibration(calibration) if calibration else None,
-        settings,
-        top=asked.top,
-        named=asked.named,
-        asked=PlanInputs(asked.model, asked.dtype, asked.kv_dtype, calibration),
-        dtype_settings=dtype_values(shipped, chosen),
+    model = shipped.with_dtype(asked.dtype, asked.kv_dtype)
+    cluster = make_cluster(asked.gpu, asked.nodes, asked.gpus_per_node, asked.fabric)
+    slos = tuple(map(Slo.parse, asked.slos))
+    calibration = read_calibration(Path(asked.calibration)) if asked.calibration else Calibration()
+    traffic, cut = within_context(recipe, model)
+    arrivals = traffic.arrivals()
+    if isinstance(traffic.pace, AsRecorded):
+        # layouts are compared at the trace's mean rate; a choice can then be simulated with its own times
+        lasts_s = max(a.at_s for a in arrivals) or 1.0
+        traffic = replace(traffic, pace=OpenLoop(len(arrivals) / lasts_s))
+    longest = max(a.input_tokens + a.output_tokens for a in arrivals)
+    lengths = fmean(a.input_tokens for a in arrivals), fmean(a.output_tokens for a in arrivals)
+    question = PlanQuestion(
+        model, cluster, *lengths, slos, settings, calibration, _in_flight(traffic, slos), dtype_values(shipped, model)
+    )
+    rate_s = traffic.pace.rate_s if isinstance(traffic.pace, OpenLoop) else None
+    considered, schemes = schemes_for(question, rate_s)
+    if not schemes:
+        raise _nothing_fits(question, longest)
+    asked_for = [named_scheme(text, considered) for text in asked.named]
+    kept = {scheme.layout for scheme in asked_for}
+    found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s)
+    found += [tried(s, traffic) for s in asked_for]
+    options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
+    verdict = verdict_on(options)
+    options = _without_doubtful_splits(options, verdict)
+    options = [o for n, o in enumerate(options) if n < asked.top or o.scheme.layout in kept]
+    options = [_with_knee(o) if n < _KNEES else o for n, o in enumerate(options)]
+    front = pareto(options)
+    choices = [_choice(n, o, n in front, traffic, longest, asked) for n, o in enumerate(options)]
+    halves = verdict.apart.scheme.units if verdict.apart else ()
+    return Plan(
+        question,
+        traffic,
+        tuple(choices),
+        considered=len(considered),
+        simulated=len(found),
+        cpu_s=time.process_time() - started_s,
+        verdict=verdict,
+        asked=asked,
+        halves={f"{unit.role}-alone.yaml": _half_study(unit, traffic, asked) for unit in halves},
+        assumed=cut,
     )
 
 
 def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
-    """`sized`: the rate was given, so that fewer GPUs are better; else more requests are."""
+    """`sized`: the rate was given, so that the fewest GPUs that keep the limits are best; else the most requests."""
     goodput = -option.goodput_s
     gpus = option.scheme.gpus if sized else 0
     ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
     if option.meets:
-        return 0, gpus, round(goodput, 2), option.loss.gpu, ttft
-    return 1, round(goodput, 2), round(option.overshoot, 2), gpus, option.loss.gpu, ttft
+        return 0, gpus, round(goodput, 2), option.scheme.loss(), ttft
+    return 1, round(goodput, 2), round(option.summary.overshoot, 2), gpus, option.scheme.loss(), ttft
 
 
 def _without_doubtful_splits(options: list[Option], verdict: SplitVerdict) -> list[Option]:
@@ -387,7 +322,7 @@ def _in_flight(traffic: Traffic, slos: Sequence[Slo]) -> int | None:
     return traffic.requests if isinstance(traffic.pace, AllAtOnce) and not slos else None
 
 
-def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longest: int, asked: PlanInputs) -> Choice:
+def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longest: int, asked: PlanRequest) -> Choice:
     scheme = option.scheme
     engines = scheme.slices * max(1, scheme.parts[1])
     q = scheme.question

@@ -14,7 +14,7 @@ from functools import cached_property
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout, disaggregated
-from ridgeline.serving.planner.candidates import PlanQuestion, Unit, make_unit, one_engine_layouts
+from ridgeline.serving.planner.candidates import PlanQuestion, Unit, units
 from ridgeline.serving.traffic.traffic import Traffic
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
@@ -41,33 +41,33 @@ class Pair:
     decode_groups: int
 
     @property
+    def sides(self) -> tuple[tuple[Unit, int], tuple[Unit, int]]:
+        return (self.prefill, self.prefill_groups), (self.decode, self.decode_groups)
+
+    @property
     def gpus(self) -> int:
-        return self.prefill_groups * self.prefill.gpus + self.decode_groups * self.decode.gpus
+        return sum(groups * unit.gpus for unit, groups in self.sides)
 
     @property
     def rate_s(self) -> float:
-        return min(self.prefill_groups * self.prefill.rate_s, self.decode_groups * self.decode.rate_s)
+        return min(groups * unit.rate_s for unit, groups in self.sides)
 
     def loss(self, *, node: bool = False) -> float:
         """Share of the capacity that is gone when one GPU, or one node, fails, on the side where that costs more."""
-        sides = ((self.prefill, self.prefill_groups), (self.decode, self.decode_groups))
-        rates = [unit.rate_s * groups for unit, groups in sides]
+        rates = [unit.rate_s * groups for unit, groups in self.sides]
         left = []
-        for side, (unit, groups) in enumerate(sides):
+        for side, (unit, groups) in enumerate(self.sides):
             gone = node_share(unit, groups) if node else 1 / groups
             left.append(min(rates[side] * (1 - gone), rates[1 - side]))
         return max(0.0, 1 - min(left) / min(rates))
 
-    def layout(self, prefill_groups: int | None = None, decode_groups: int | None = None) -> Layout:
-        size = self.prefill.layout.gpus_per_node
-        sides = [
-            replace(u.layout, dp=n, nodes=max(1, -(-n * u.gpus // size)))
-            for u, n in (
-                (self.prefill, prefill_groups or self.prefill_groups),
-                (self.decode, decode_groups or self.decode_groups),
-            )
-        ]
-        return disaggregated(sides[0], sides[1])
+    def layout(self) -> Layout:
+        return disaggregated(*(copied(unit, groups) for unit, groups in self.sides))
+
+
+def copied(unit: Unit, copies: int) -> Layout:
+    """The layout of so many equal engines."""
+    return replace(unit.layout, dp=copies, nodes=max(1, -(-copies * unit.gpus // unit.layout.gpus_per_node)))
 
 
 def node_share(unit: Unit, copies: int) -> float:
@@ -83,15 +83,8 @@ def pairs(question: PlanQuestion, gpus: int, rate_s: float | None = None) -> lis
     """
     if engine_named(question.settings.engine).planned_whole:
         return []
-    shapes = list(one_engine_layouts(question, gpus, stages=False))
-    prefill = [u for s in shapes if (u := make_unit(question, s, "prefill")) is not None]
-    decode = [u for s in shapes if (u := make_unit(question, s, "decode")) is not None]
-    found = [
-        pair
-        for p in _best_of_each_size(prefill)
-        for d in _best_of_each_size(decode)
-        for pair in _proportions(p, d, gpus, rate_s)
-    ]
+    prefill, decode = (_best_of_each_size(units(question, gpus, role)) for role in ("prefill", "decode"))
+    found = [pair for p in prefill for d in decode for pair in _proportions(p, d, gpus, rate_s)]
     enough = (rate_s or math.inf) / BUSY
     return sorted(found, key=lambda p: (0, p.gpus, -p.rate_s) if p.rate_s >= enough else (1, -p.rate_s, p.gpus))
 
@@ -146,15 +139,20 @@ def _small_ratios(prefill: Unit, decode: Unit, gpus: int, rate_s: float | None) 
 
 @dataclass(frozen=True)
 class Scheme:
-    """An engine or a pair of groups, `copies` times."""
+    """An engine, `copies` times, or a pair of groups, which says itself how many of each there are."""
 
     question: PlanQuestion
     shape: Unit | Pair
-    copies: int
+    copies: int = 1
+
+    @property
+    def groups(self) -> tuple[tuple[Unit, int], ...]:
+        """Each unit, and how many of it there are."""
+        return self.shape.sides if isinstance(self.shape, Pair) else ((self.shape, self.copies),)
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        return (self.shape.prefill, self.shape.decode) if isinstance(self.shape, Pair) else (self.shape,)
+        return tuple(unit for unit, _ in self.groups)
 
     @property
     def main(self) -> Unit:
@@ -171,26 +169,18 @@ class Scheme:
 
     @property
     def slices(self) -> int:
-        if isinstance(self.shape, Pair):
-            return self.copies * self.shape.prefill_groups // self.parts[0]
-        return self.copies
-
-    @property
-    def whole_pair(self) -> Pair:
-        """All groups of all copies, which stand in for each other."""
-        assert isinstance(self.shape, Pair)
-        p, d = self.copies * self.shape.prefill_groups, self.copies * self.shape.decode_groups
-        return replace(self.shape, prefill_groups=p, decode_groups=d)
+        return self.groups[0][1] // self.parts[0]
 
     @property
     def bound_s(self) -> float:
         """Requests per second that it could do at most, from step times alone."""
         return self.copies * self.shape.rate_s
 
-    @property
-    def loss_gpu(self) -> float:
-        """Share of the capacity that is gone with one GPU."""
-        return self.whole_pair.loss() if isinstance(self.shape, Pair) else 1 / self.copies
+    def loss(self, *, node: bool = False) -> float:
+        """Share of the capacity that is gone until repair when one GPU, or one node, fails."""
+        if isinstance(self.shape, Pair):
+            return self.shape.loss(node=node)
+        return node_share(self.shape, self.copies) if node else 1 / self.copies
 
     @property
     def gpus(self) -> int:
@@ -198,11 +188,7 @@ class Scheme:
 
     @property
     def layout(self) -> Layout:
-        if isinstance(self.shape, Pair):
-            p, d = self.shape.prefill_groups, self.shape.decode_groups
-            return self.shape.layout(self.copies * p, self.copies * d)
-        size = self.shape.layout.gpus_per_node
-        return replace(self.shape.layout, dp=self.copies, nodes=max(1, -(-self.gpus // size)))
+        return self.shape.layout() if isinstance(self.shape, Pair) else copied(self.shape, self.copies)
 
     def deployment(self) -> Deployment:
         """One slice, each role with the settings of its unit, from which its command is printed too."""
@@ -212,7 +198,7 @@ class Scheme:
         return Deployment(
             q.model,
             q.cluster,
-            shape.layout(*self.parts),
+            self.with_slices(1).layout,
             shape.decode.settings,
             prefill_settings=shape.prefill.settings,
             decode_settings=shape.decode.settings,
@@ -223,9 +209,8 @@ class Scheme:
         return simulate(self.deployment(), traffic, self.question.calibration, self.question.slos)
 
     def with_slices(self, slices: int) -> Scheme:
-        """The same slice so many times."""
         if not isinstance(self.shape, Pair):
             return replace(self, copies=slices)
         prefill, decode = self.parts
         shape = replace(self.shape, prefill_groups=prefill * slices, decode_groups=decode * slices)
-        return replace(self, shape=shape, copies=1)
+        return replace(self, shape=shape)

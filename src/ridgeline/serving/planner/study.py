@@ -10,7 +10,6 @@ import math
 import re
 import shlex
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.records.measurement import unit_of
@@ -21,6 +20,7 @@ from ridgeline.serving.engines.layout_rules import deepep_values
 from ridgeline.serving.engines.releases import workloads_of
 from ridgeline.serving.engines.settings import CURRENT_VERSION
 from ridgeline.serving.metrics import LATENCIES, TWIN_QUANTILES
+from ridgeline.serving.planner.candidates import PlanRequest
 from ridgeline.serving.planner.commands import unit_arguments
 from ridgeline.serving.planner.operating_point import Option
 from ridgeline.serving.planner.scheme import Pair, Scheme
@@ -32,17 +32,7 @@ MOST_REQUESTS = 2000
 START_S = 1200.0
 
 
-@dataclass(frozen=True, slots=True)
-class PlanInputs:
-    """Words of the question that the plan itself no longer holds: names and files, as they were given."""
-
-    model: str  # a preset, or the path of a config.json
-    dtype: str | None = None
-    kv_dtype: str | None = None
-    calibration: Path | None = None
-
-
-def verification_study(option: Option, traffic: Traffic, asked: PlanInputs) -> str:
+def verification_study(option: Option, traffic: Traffic, asked: PlanRequest) -> str:
     """YAML text that `ridgeline check` accepts."""
     q = option.scheme.question
     limits = ", ".join(map(str, q.slos)) or "no limits"
@@ -71,7 +61,7 @@ def verification_study(option: Option, traffic: Traffic, asked: PlanInputs) -> s
     )
 
 
-def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
+def _engine(option: Option, traffic: Traffic, asked: PlanRequest) -> list[str]:
     """One engine: the twin today, the real engine by another `kind`."""
     unit, q = option.scheme.main, option.scheme.question
     layout = unit.layout
@@ -100,7 +90,7 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
         f"  traffic: {{dataset: {dataset_of(traffic)!r}, requests: {_requests(traffic)}, seed: {traffic.seed}}}",
         *(f"  {line}" for line in _pace(option, traffic)),
         *([f"  slo: [{', '.join(map(str, q.slos))}]"] if q.slos else []),
-        *([f"  calibration: {quoted(str(asked.calibration.absolute()))}"] if asked.calibration else []),
+        *([f"  calibration: {quoted(str(Path(asked.calibration).absolute()))}"] if asked.calibration else []),
         f"job: {{nodes: {layout.nodes}, gpus: {gpus}, limit: {_limit_s(option, traffic)}}}",
         "",
         "space:",
@@ -114,13 +104,10 @@ def _engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
     ]
 
 
-def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
+def _groups(option: Option, traffic: Traffic, asked: PlanRequest) -> list[str]:
     """Prefill and decode groups: several servers and a router, which no single engine's workload starts."""
     scheme = option.scheme
     deployment = scheme.deployment()
-    layout = deployment.layout
-    assert layout.prefill is not None
-    assert layout.decode is not None
     load = _load_arguments(option, traffic)
     ask = _simulate_arguments(deployment, asked)
     unit = scheme.main
@@ -130,7 +117,7 @@ def _groups(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
         "  kind: command",
         "  # on the real cluster start commands.txt with the value of the trial, and run instead:",
         f"  #   {_joined(['ridgeline', 'bench', 'http://ROUTER:8000', *load])} --json",
-        f"  run: {quoted(f'{_joined(ask + load)} {_roles(scheme, layout)} --json')}",
+        f"  run: {quoted(f'{_joined(ask + load)} {_roles(scheme, deployment.layout)} --json')}",
         *_METRICS,
         f"job: {{limit: {_limit_s(option, traffic)}}}",
         "",
@@ -150,7 +137,7 @@ def _workload_kind(option: Option, traffic: Traffic) -> str:
     return offline if option.rate_s is None and traffic.concurrency is None else serve
 
 
-def _whole_engine(option: Option, traffic: Traffic, asked: PlanInputs) -> list[str]:
+def _whole_engine(option: Option, traffic: Traffic, asked: PlanRequest) -> list[str]:
     """One engine that is planned whole: simulated as it is, on a cluster by its own workload under the same knobs."""
     unit = option.scheme.main
     layout, settings, load = unit.layout, unit.settings, _load_arguments(option, traffic)
@@ -200,7 +187,7 @@ _METRICS = [
 ]
 
 
-def _simulate_arguments(deployment: Deployment, asked: PlanInputs) -> list[object]:
+def _simulate_arguments(deployment: Deployment, asked: PlanRequest) -> list[object]:
     """The command that simulates this deployment, up to its groups and traffic."""
     layout, settings = deployment.layout, deployment.settings
     # this interpreter: a checkout's `ridgeline` is seldom on the PATH of a job
@@ -211,20 +198,17 @@ def _simulate_arguments(deployment: Deployment, asked: PlanInputs) -> list[objec
     if settings.version != CURRENT_VERSION:
         ask += ["--engine", f"{settings.engine}:{'.'.join(map(str, settings.version))}"]
     if asked.calibration:
-        ask += ["--calibration", asked.calibration.absolute()]
+        ask += ["--calibration", Path(asked.calibration).absolute()]
     return ask
 
 
 def _roles(scheme: Scheme, layout: Layout) -> str:
     """Groups with the settings of their servers, as commands.txt starts them; the knobs of the study left open."""
-    assert layout.prefill is not None
-    assert layout.decode is not None
-    model, (first, main) = scheme.question.model, scheme.units
-    settings = {"prefill": role_text(first.settings)}
-    planned = role_text(main.settings)
-    opened = re.sub(r"running=\d+", "running={max_running_requests}", planned)
+    model = scheme.question.model
+    settings = {unit.role: role_text(unit.settings) for unit in scheme.units}
+    opened = re.sub(r"running=\d+", "running={max_running_requests}", settings["decode"])
     settings["decode"] = re.sub(r"graph=\d+", "graph={cuda_graph_max_bs}", opened)
-    sides = {"prefill": group_text(layout.prefill, model), "decode": group_text(layout.decode, model)}
+    sides = {role: group_text(lay, model) for role, lay in layout.roles.items()}
     joined = {role: f"{text}{',' if ':' in text else ':'}{settings[role]}" for role, text in sides.items()}
     return " ".join(f"--{role}-groups {text}" for role, text in joined.items())
 
@@ -271,7 +255,7 @@ def beside(model: str) -> str:
     return str(path.absolute()) if path.exists() else model
 
 
-def _dtypes(asked: PlanInputs) -> list[object]:
+def _dtypes(asked: PlanRequest) -> list[object]:
     given = (("--dtype", asked.dtype), ("--kv-dtype", asked.kv_dtype))
     return [argument for name, value in given if value for argument in (name, value)]
 

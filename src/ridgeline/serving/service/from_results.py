@@ -27,7 +27,6 @@ from ridgeline.serving.planner.candidates import PlanQuestion, Unit
 from ridgeline.serving.planner.commands import (
     Command,
     LintReport,
-    groups_of,
     lint_commands,
     unit_env,
     unit_values,
@@ -156,7 +155,7 @@ def service_of(option: Option, model: str, name: str = "") -> dict[str, Any]:
 
 
 def _servers_of(scheme: Scheme, model: str, name: str = "") -> dict[str, Any]:
-    question, groups = scheme.question, groups_of(scheme)
+    question, groups = scheme.question, scheme.groups
     running = sum(unit.cap * count for unit, count in groups if unit.role != "prefill")
     size = question.cluster.node.gpus
     units = []
@@ -286,7 +285,7 @@ def deployable_text(plan: Plan, file: str) -> str:
 def _planned_text(option: Option, model: str, name: str = "") -> str:
     """The deployment file with the reason for each setting beside it."""
     service = service_of(option, model, name)
-    reasons = [{"settings": _role_settings(unit), "env": _role_variables(unit)} for unit, _ in groups_of(option.scheme)]
+    reasons = [{"settings": _role_settings(unit), "env": _role_variables(unit)} for unit, _ in option.scheme.groups]
     return "".join(_part(key, value, reasons) for key, value in service.items())
 
 

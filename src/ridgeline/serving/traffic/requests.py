@@ -204,6 +204,12 @@ class Summary(JsonForm):
     def held_slos(self) -> dict[str, bool]:
         return {str(slo): self.holds(slo) for slo in self.slos}
 
+    @property
+    def overshoot(self) -> float:
+        """The worst latency that was seen, as a share of its limit."""
+        seen = [(slo, getattr(self, f"{slo.latency}_ms")) for slo in self.slos]
+        return max((spread.quantile(slo.quantile) / slo.limit_ms for slo, spread in seen if spread), default=0.0)
+
     def holds(self, slo: Slo) -> bool:
         """Whether the run's own percentile stays under the limit; a latency that was never seen does not hold."""
         spread: Spread | None = getattr(self, f"{slo.latency}_ms")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import AllAtOnce
-from ridgeline.serving.twin.calibration import NAMES, Calibration, Factors, ValidatedSetting, ValidatedSettings
+from ridgeline.serving.twin.calibration import NAMES, Calibration, Factors, ValidatedSetting, merged
 from ridgeline.serving.twin.fit import RUN_NOISE, FactorFit, FitObservation, fit
 from ridgeline.serving.twin.log_steps import observations, read_run
-from ridgeline.serving.twin.measured import Measured, read_rows
+from ridgeline.serving.twin.measured import METRICS, Measured, read_rows
 from ridgeline.serving.twin.reach import at_once
 from ridgeline.serving.twin.served_runs import StatedServer, load_of, read_served_runs
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
@@ -21,19 +21,6 @@ from ridgeline.serving.twin.simulate import SimulationResult, simulate
 TTFT_NOISE = 0.15
 # Loads that differ by less than this are one load.
 _OTHER_LOAD = 1.5
-
-READ: dict[str, Callable[[SimulationResult], float | None]] = {
-    "total_tok_s": lambda r: r.summary.total_tok_s,
-    "duration_s": lambda r: r.summary.duration_s,
-    "latency_s": lambda r: r.summary.duration_s,
-    "ttft_s": lambda r: r.last_ttft_s,
-    "ttft_mean_s": lambda r: r.summary.ttft_ms.mean / 1000 if r.summary.ttft_ms else None,
-    "ttft_p50_s": lambda r: r.summary.ttft_ms.p50 / 1000 if r.summary.ttft_ms else None,
-    "ttft_p95_s": lambda r: r.summary.ttft_ms.p95 / 1000 if r.summary.ttft_ms else None,
-    "tpot_mean_s": lambda r: r.summary.tpot_ms.mean / 1000 if r.summary.tpot_ms else None,
-    "itl_p50_s": lambda r: r.summary.itl_ms.p50 / 1000 if r.summary.itl_ms else None,
-    "itl_p95_s": lambda r: r.summary.itl_ms.p95 / 1000 if r.summary.itl_ms else None,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +52,12 @@ def calibrate(
     points = [point for each in found for point in each.points]
     if not points:
         raise InputError(
-            f"{', '.join(map(str, paths))}: no row with result ok and one of {', '.join(READ)}; nothing to fit"
+            f"{', '.join(map(str, paths))}: no row with result ok and one of {', '.join(METRICS)}; nothing to fit"
         )
     fitted = fit(points, [path.name for path in paths])
     scenes = [scene for each in found for scene in each.logged]
     scenes += [_scene(row, fitted.calibration) for each in found for row in each.rows]
-    calibration = replace(fitted.calibration, scope=ValidatedSettings.of(scenes))
+    calibration = replace(fitted.calibration, scope=merged(scenes))
     remarks = dict.fromkeys(remark for each in found for remark in each.remarks)
     return replace(fitted, calibration=calibration, remarks=(*remarks, *_one_load(calibration.scope, found)))
 
@@ -98,10 +85,10 @@ def _scene(row: Measured, calibration: Calibration) -> ValidatedSetting:
     return ValidatedSetting.of(row.deployment, under_way, under_way)
 
 
-def _one_load(scope: ValidatedSettings, found: Sequence[_MeasuredFile]) -> tuple[str, ...]:
+def _one_load(scope: Sequence[ValidatedSetting], found: Sequence[_MeasuredFile]) -> tuple[str, ...]:
     """What cannot be told apart where a server was seen under one load only."""
     served = [row for each in found for row in each.rows if not isinstance(row.traffic.pace, AllAtOnce)]
-    if not served or any(s.most > _OTHER_LOAD * max(s.fewest, 0.1) for s in scope.scenes):
+    if not served or any(s.most > _OTHER_LOAD * max(s.fewest, 0.1) for s in scope):
         return ()
     return (
         f"one load only ({load_of(served[0])}): how latencies grow with load is the priors' word; add a run at half or "
@@ -142,7 +129,7 @@ def _observation(
     row: Measured, metric: str, value: float, weight: float, run: Callable[[Factors], SimulationResult]
 ) -> FitObservation:
     def predict(factors: Factors) -> float:
-        return max(1e-9, READ[metric](run(factors)) or 1e-9)
+        return max(1e-9, METRICS[metric](run(factors)) or 1e-9)
 
     noise = TTFT_NOISE if _first_token(metric) else RUN_NOISE
     of_one_phase = metric.startswith(("ttft", "tpot", "itl"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import is_number
 from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, in_json
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.releases import release_written
 from ridgeline.serving.hardware.cluster import read_yaml
 from ridgeline.stats.stated_range import NORMAL_90
@@ -52,7 +51,7 @@ class ValidatedSetting:
             release=".".join(map(str, release_written(settings.engine, settings.version))),
             model=deployment.model.name,
             weights=deployment.model.weights_dtype,
-            shape=str(layout) if layout.disaggregated else _shape(layout),
+            shape=str(layout if layout.disaggregated else replace(layout, dp=1, nodes=layout.replica_nodes)),
             between_nodes=(layout.decode or layout).replica_nodes > 1,
             apart=layout.disaggregated,
             fewest=round(fewest, 2),
@@ -60,34 +59,21 @@ class ValidatedSetting:
         )
 
 
-def _shape(layout: Layout) -> str:
-    return str(replace(layout, dp=1, nodes=layout.replica_nodes))
-
-
-@dataclass(frozen=True, slots=True)
-class ValidatedSettings:
+def merged(scenes: Iterable[ValidatedSetting]) -> tuple[ValidatedSetting, ...]:
     """Every scene once, with the range of all its loads."""
+    found: dict[ValidatedSetting, ValidatedSetting] = {}
+    for scene in scenes:
+        key = replace(scene, fewest=0.0, most=0.0)
+        old = found.get(key, scene)
+        found[key] = replace(scene, fewest=min(old.fewest, scene.fewest), most=max(old.most, scene.most))
+    return tuple(found.values())
 
-    scenes: tuple[ValidatedSetting, ...] = ()
 
-    @classmethod
-    def of(cls, scenes: Iterable[ValidatedSetting]) -> ValidatedSettings:
-        found: dict[ValidatedSetting, ValidatedSetting] = {}
-        for scene in scenes:
-            key = replace(scene, fewest=0.0, most=0.0)
-            old = found.get(key, scene)
-            found[key] = replace(scene, fewest=min(old.fewest, scene.fewest), most=max(old.most, scene.most))
-        return cls(tuple(found.values()))
-
-    def as_json(self) -> list[dict[str, object]]:
-        return [asdict(scene) for scene in self.scenes]
-
-    @classmethod
-    def read(cls, rows: object, where: str) -> ValidatedSettings:
-        """From a calibration file, which a person may have edited."""
-        if not isinstance(rows, list):
-            raise InputError(f"{where}: measured_on {rows!r} is not a list of settings")
-        return cls(tuple(_scene(row, f"{where}: measured_on[{number}]") for number, row in enumerate(rows)))
+def _scenes(rows: object, where: str) -> tuple[ValidatedSetting, ...]:
+    """From a calibration file, which a person may have edited."""
+    if not isinstance(rows, list):
+        raise InputError(f"{where}: measured_on {rows!r} is not a list of settings")
+    return tuple(_scene(row, f"{where}: measured_on[{number}]") for number, row in enumerate(rows))
 
 
 def _scene(row: object, where: str) -> ValidatedSetting:
@@ -116,7 +102,7 @@ FARTHEST = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Factors:
+class Factors(JsonForm):
     """The first four multiply rates (above 1 is faster), the others multiply times (above 1 is slower)."""
 
     compute: float = 1.0  # matrix products limited by FLOP/s
@@ -137,9 +123,6 @@ class Factors:
                     f"factor {name} is {value!r}; it must be a number above zero, from {1 / FARTHEST:g} to "
                     f"{FARTHEST:g}, 1 where nothing is known"
                 )
-
-    def as_json(self) -> dict[str, float]:
-        return asdict(self)
 
     @classmethod
     def of(cls, values: Mapping[str, float], where: str = "factors") -> Factors:
@@ -191,13 +174,10 @@ class Calibration(JsonForm):
     points: int = 0
     sources: tuple[str, ...] = ()
     leave_one_out: float | None = None  # median relative error of predicting each point from the others
-    scope: ValidatedSettings = field(
-        default_factory=ValidatedSettings, metadata=in_json("measured_on")
-    )  # what it was measured on
+    scope: tuple[ValidatedSetting, ...] = field(default=(), metadata=in_json("measured_on"))  # what it was measured on
     version: int = field(default=VERSION, init=False)
-    first_token_spread: float = field(
-        default=0.0, metadata=NOT_IN_JSON
-    )  # what comes on top for TTFT, far from what was measured
+    # what comes on top for TTFT, far from what was measured
+    first_token_spread: float = field(default=0.0, metadata=NOT_IN_JSON)
 
     def ratio_interval(self, besides: float = 0.0) -> tuple[float, float]:
         """Measured over predicted, between these two in nine of ten cases. `besides`: spread of another origin."""
@@ -241,7 +221,7 @@ def read_calibration(path: Path) -> Calibration:
         points=points,
         sources=tuple(map(str, sources)),
         leave_one_out=None if error_or_none is None else _number(tree, "leave_one_out", 0.0, f"{where}: "),
-        scope=ValidatedSettings.read(tree.get("measured_on", []), where),
+        scope=_scenes(tree.get("measured_on", []), where),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd
+from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd, Tokenizers
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 
@@ -77,7 +77,7 @@ class Front(Protocol):
 class Replicas:
     """Equal engines that each do prefill and decode."""
 
-    def __init__(self, engines: Sequence[Engine], policy: str = "round-robin") -> None:
+    def __init__(self, engines: Sequence[Engine], policy: str) -> None:
         self.engines = engines
         self.router = Router(engines, policy)
         self._order: list[tuple[float, int]] = []
@@ -150,7 +150,7 @@ def serve(
     `front_end` is what each passes before: its tokenizers on the way in, its streams on the way out.
     """
     due = sorted(arrivals, key=lambda a: (a.at_s, a.number))
-    tokenizers = (front_end or NO_FRONT_END).queue()
+    tokenizers = Tokenizers(front_end or NO_FRONT_END)
     first = len(due) if concurrency is None else min(concurrency, len(due))
     if isinstance(front, Replicas) and concurrency is None:
         return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number)

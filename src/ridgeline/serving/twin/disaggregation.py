@@ -18,7 +18,6 @@ from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S
 from ridgeline.serving.hardware.cluster import Fabric
-from ridgeline.serving.model.layer_parts import Attention
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.cluster import Router
 from ridgeline.serving.twin.request import PrefixCache, Request
@@ -110,16 +109,13 @@ class PrefillEngine(Engine):
             if budget <= 0 or len(taken) >= self.rank_requests or (taken and whole > room_tokens):
                 break
             if request.held == 0 and self.caches and request.arrival.prefix_hashes:
-                self._find_prefix(request, rank)
+                request.cached = request.held = self.caches[rank].match(request.arrival)
+                request.todo = request.arrival.input_tokens - request.cached
+                self.used_tokens += request.held
             piece = min(request.todo, budget, self.piece_tokens)
             taken.append((request, piece))
             budget, room_tokens = budget - piece, room_tokens - whole
         return taken
-
-    def _find_prefix(self, request: Request, rank: int) -> None:
-        request.cached = request.held = self.caches[rank].match(request.arrival)
-        request.todo = request.arrival.input_tokens - request.cached
-        self.used_tokens += request.held
 
     def _finish(self, request: Request) -> None:
         if self.caches and request.arrival.prefix_hashes:
@@ -152,8 +148,8 @@ class KvTransfer:
 
     @classmethod
     def between(cls, model: Model, layout: Layout, fabric: Fabric, gpus_per_node: int, page_size: int) -> KvTransfer:
-        kinds = [(m.kind, len(m.layers)) for m in model.all_mixers if isinstance(m.kind, Attention)]
-        token_bytes = sum(model.layer_kv_bytes(kind, layout.attn_tp) * n for kind, n in kinds if kind.keeps_everything)
+        kept = [(kind, n) for kind, n in model.attentions if kind.keeps_everything]
+        token_bytes = sum(model.layer_kv_bytes(kind, layout.attn_tp) * n for kind, n in kept)
         piece_bytes = max(page_size, RUN_TOKENS) * model.layer_kv_bytes(model.attention, layout.attn_tp)
         port = fabric.bytes_s_per_gpu(gpus_per_node) * PORT_SHARE
         return cls(token_bytes, min(port, PIECES_S * piece_bytes))
@@ -229,19 +225,6 @@ class Disaggregated:
         self._ports: dict[tuple[str, int], float] = {}
         self._sent_bytes = 0.0
         self._sending_s = (math.inf, 0.0)
-
-    @property
-    def engines(self) -> list[Engine]:
-        return list(self._engines)
-
-    def add(self, engine: Engine) -> None:
-        """An engine that was started later; requests come to it once `to_prefill` or `to_decode` know it."""
-        self._engines = (*self._engines, engine)
-        if isinstance(engine, PrefillEngine):
-            self.prefill = [*self.prefill, engine]
-        elif isinstance(engine, DecodeEngine):
-            self.decode = [*self.decode, engine]
-        self._next = None
 
     @property
     def transfer_bytes_s(self) -> float:

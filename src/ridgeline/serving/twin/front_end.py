@@ -51,9 +51,6 @@ class FrontEnd:
             factor,
         )
 
-    def queue(self) -> Tokenizers:
-        return Tokenizers(self)
-
     def late_s(self, others: int, step_s: float) -> float:
         """How much later than it is made a token is seen, beside those of `others`, who decode in steps of `step_s`."""
         sent_s = self.factor * self.stream_s * (others + 1) / self.detokenizers

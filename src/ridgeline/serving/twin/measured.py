@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,11 +25,21 @@ from ridgeline.serving.hardware.cluster import Cluster, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
+from ridgeline.serving.twin.simulate import SimulationResult
 
-METRICS = (
-    "total_tok_s", "duration_s", "latency_s", "ttft_s", "ttft_mean_s", "ttft_p50_s", "ttft_p95_s", "tpot_mean_s",
-    "itl_p50_s", "itl_p95_s",
-)  # fmt: skip
+# columns that were measured, and what a simulation says of each
+METRICS: dict[str, Callable[[SimulationResult], float | None]] = {
+    "total_tok_s": lambda r: r.summary.total_tok_s,
+    "duration_s": lambda r: r.summary.duration_s,
+    "latency_s": lambda r: r.summary.duration_s,
+    "ttft_s": lambda r: r.last_ttft_s,
+    "ttft_mean_s": lambda r: r.summary.ttft_ms.mean / 1000 if r.summary.ttft_ms else None,
+    "ttft_p50_s": lambda r: r.summary.ttft_ms.p50 / 1000 if r.summary.ttft_ms else None,
+    "ttft_p95_s": lambda r: r.summary.ttft_ms.p95 / 1000 if r.summary.ttft_ms else None,
+    "tpot_mean_s": lambda r: r.summary.tpot_ms.mean / 1000 if r.summary.tpot_ms else None,
+    "itl_p50_s": lambda r: r.summary.itl_ms.p50 / 1000 if r.summary.itl_ms else None,
+    "itl_p95_s": lambda r: r.summary.itl_ms.p95 / 1000 if r.summary.itl_ms else None,
+}
 # columns that are settings of the engine
 SETTINGS = {name for knob in modelled() for name in knob.names(SGLANG.name)}
 # the first release whose prefill and decode servers divide their request slots among attention-DP ranks
@@ -140,16 +150,11 @@ def _deployment(model: Model, cluster: Cluster, layout: Layout, settings: Engine
     """
     found = Deployment(model, cluster, layout, settings)
     limit = settings.max_running_requests
-    if (
-        limit is None
-        or release_meant(settings.version) >= _SLOTS_DIVIDED
-        or layout.prefill is None
-        or layout.decode is None
-    ):
+    if limit is None or not layout.disaggregated or release_meant(settings.version) >= _SLOTS_DIVIDED:
         return found
     each = {
         role: replace(found.role_settings(role), max_running_requests=engine_total(limit, lay.attn_dp))
-        for role, lay in (("prefill", layout.prefill), ("decode", layout.decode))
+        for role, lay in layout.roles.items()
     }
     return replace(found, prefill_settings=each["prefill"], decode_settings=each["decode"])
 
@@ -175,15 +180,12 @@ def _needed(cells: Mapping[str, str], name: str, where: str) -> str:
 
 
 def _whole(cells: Mapping[str, str], name: str, where: str) -> int | None:
-    if name not in cells or cells[name].lower().startswith("default"):
+    value = _number(cells, name, where)
+    if value is None:
         return None
-    try:
-        value = int(cells[name])
-    except ValueError:
-        raise InputError(f"{where}: {name} is {cells[name]!r}, not a whole number") from None
-    if value < 1:
-        raise InputError(f"{where}: {name} is {value}; it must be at least 1, or left empty for the default")
-    return value
+    if value % 1:
+        raise InputError(f"{where}: {name} is {cells[name]}, not a whole number")
+    return int(value)
 
 
 def _number(cells: Mapping[str, str], name: str, where: str) -> float | None:
@@ -194,5 +196,5 @@ def _number(cells: Mapping[str, str], name: str, where: str) -> float | None:
     except ValueError:
         raise InputError(f"{where}: {name} is {cells[name]!r}, not a number") from None
     if not 0 < value < MOST:
-        raise InputError(f"{where}: {name} is {value:g}; a measured speed or time is above zero and below {MOST:g}")
+        raise InputError(f"{where}: {name} is {value:g}; write one above zero and below {MOST:g}, or leave it empty")
     return value

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ridgeline.serving.engines.layout import Layout, matrix_shards
 from ridgeline.serving.engines.settings import Applied, defaults_of
 from ridgeline.serving.hardware.cluster import Gpu
-from ridgeline.serving.model.layer_parts import Attention, Experts, LinearAttention, Reach
+from ridgeline.serving.model.layer_parts import Attention, Experts, LinearAttention
 from ridgeline.serving.model.model import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Model
 from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.priors import (
@@ -130,7 +130,7 @@ def decode_attention(
     flops_s = gpu.flops_of("bf16") * factors.attention
     found: dict[float, float] = {}
     compute_bound_s = all_s = 0.0
-    for reach, layers in _reaches(model, layout):
+    for reach, layers in model.reaches(layout.attn_tp):
         memory_s = (reach.kv_values * KV_BYTES[model.kv_dtype] + reach.index_bytes) / memory_bytes_s
         compute_s = reach.decode_flops * applied.draft_tokens / flops_s
         slower = layers * rate.overlapped(compute_s, memory_s) / (layout.attn_dp * layout.pp)
@@ -140,11 +140,6 @@ def decode_attention(
     return tuple(sorted(found.items())), "compute" if compute_bound_s > all_s / 2 else "memory"
 
 
-def _reaches(model: Model, layout: Layout) -> list[tuple[Reach, int]]:
-    kinds = [(m.kind, len(m.layers)) for m in model.all_mixers]
-    return [(reach, n) for kind, n in kinds if isinstance(kind, Attention) for reach in kind.reaches(layout.attn_tp)]
-
-
 def prefill_attention(
     model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors
 ) -> tuple[tuple[float, float], ...]:
@@ -152,15 +147,14 @@ def prefill_attention(
     rate = kernels_of(gpu, applied.kernel_set).prefill(applied.backend, mla=model.attention.mla)
     flops_s = gpu.flops_of("bf16") * rate.peak * factors.attention
     found: dict[float, float] = {}
-    for reach, layers in _reaches(model, layout):
+    for reach, layers in model.reaches(layout.attn_tp):
         found[reach.cap] = found.get(reach.cap, 0.0) + layers * reach.prefill_flops / flops_s
     return tuple(sorted(found.items()))
 
 
 def state_costs(model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: Factors) -> tuple[float, float]:
     """Seconds that states take for each request of a decode step, and for each token of a prompt, on one rank."""
-    kinds = [(m.kind, len(m.layers)) for m in model.all_mixers]
-    flops = sum(kind.token_flops * n for kind, n in kinds if isinstance(kind, LinearAttention)) / layout.attn_tp
+    flops = sum(kind.token_flops * n for kind, n in model.states) / layout.attn_tp
     moved = 2 * model.state_bytes_per_request / layout.attn_tp
     decode, prefill = (kernels_of(gpu, applied.kernel_set).states(phase) for phase in ("decode", "prefill"))
     decode_s = moved / (gpu.bandwidth_bytes_s * decode.memory * factors.memory)

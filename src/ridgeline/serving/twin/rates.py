@@ -84,20 +84,20 @@ class Kernels:
         self._rows = rows
 
     def gemm(self, dtype: str) -> Rate:
-        return _rate(self._rows["gemm"], _DENSE.get(dtype, dtype))
+        return _rate(_row(self._rows["gemm"], _DENSE.get(dtype, dtype)))
 
     def experts(self, dtype: str) -> ExpertRate:
         row = _row(self._rows["experts"], dtype)
-        return ExpertRate(_rate({"": row}, ""), float(row["tile"]), float(row["moved"]), float(row["ramp"]))
+        return ExpertRate(_rate(row), float(row["tile"]), float(row["moved"]), float(row["ramp"]))
 
     def decode(self, backend: str, *, mla: bool) -> Rate:
-        return _rate(self._rows["mla_decode" if mla else "decode"], backend)
+        return _rate(_row(self._rows["mla_decode" if mla else "decode"], backend))
 
     def prefill(self, backend: str, *, mla: bool) -> Rate:
-        return _rate(self._rows["mla_prefill" if mla else "prefill"], backend)
+        return _rate(_row(self._rows["mla_prefill" if mla else "prefill"], backend))
 
     def states(self, phase: str) -> Rate:
-        return _rate(self._rows["states"], phase)
+        return _rate(_row(self._rows["states"], phase))
 
     @property
     def reduction(self) -> Reduction:
@@ -114,8 +114,7 @@ def _row(rows: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found
 
 
-def _rate(rows: Mapping[str, Any], name: str) -> Rate:
-    row = rows[name] if name == "" else _row(rows, name)
+def _rate(row: Mapping[str, Any]) -> Rate:
     return Rate(row["floor_us"] * 1e-6, row.get("peak", 1.0), row.get("memory", 1.0))
 
 

@@ -27,7 +27,6 @@ from ridgeline.serving.twin.calibration import (
     Calibration,
     Factors,
     ValidatedSetting,
-    ValidatedSettings,
 )
 from ridgeline.serving.twin.rates import has_tables
 
@@ -67,32 +66,32 @@ class Validation:
 
 
 @lru_cache(maxsize=1)
-def validated() -> ValidatedSettings:
+def validated() -> tuple[ValidatedSetting, ...]:
     """Settings whose predictions were compared with measurements: validated.csv, written by benchmarks/twin/gate.py."""
     text = (resources.files("ridgeline.serving.twin") / "validated.csv").read_text()
-    return ValidatedSettings(
-        tuple(
-            ValidatedSetting(
-                gpu=row["gpu"],
-                engine=row["engine"],
-                release=row["release"],
-                model=row["model"],
-                weights=row["weights"],
-                shape="",
-                apart=row["apart"] == "yes",
-                fewest=float(row["fewest"]),
-                most=float(row["most"]),
-            )
-            for row in csv.DictReader(text.splitlines())
+    return tuple(
+        ValidatedSetting(
+            gpu=row["gpu"],
+            engine=row["engine"],
+            release=row["release"],
+            model=row["model"],
+            weights=row["weights"],
+            shape="",
+            apart=row["apart"] == "yes",
+            fewest=float(row["fewest"]),
+            most=float(row["most"]),
         )
+        for row in csv.DictReader(text.splitlines())
     )
 
 
-def validation(deployment: Deployment, under_way: float, scenes: ValidatedSettings | None = None) -> Validation:
+def validation(
+    deployment: Deployment, under_way: float, scenes: Sequence[ValidatedSetting] | None = None
+) -> Validation:
     """`scenes` are those to compare with, instead of all that were validated."""
     asked = ValidatedSetting.of(deployment, under_way, under_way)
     drafted = deployment.role_settings("decode" if asked.apart else "both").draft_tokens > 1
-    chosen = validated().scenes if scenes is None else scenes.scenes
+    chosen = validated() if scenes is None else scenes
     if not chosen:
         speed, first = (math.hypot(*widths) for widths in zip(_NEW_ENGINE, _NEW_FAMILY, _NEW_GPU, strict=True))
         return Validation(speed, first)
@@ -193,7 +192,8 @@ def reach(calibration: Calibration, deployment: Deployment, under_way: float) ->
         )
     new = _new(near, ValidatedSetting.of(deployment, under_way, under_way))
     if not new:
-        return CalibrationReach(calibration, f"the setting that was calibrated ({_where(near)}): {_range(calibration)}")
+        where = f"{near.model}, {near.shape}, {near.loads} at once"
+        return CalibrationReach(calibration, f"the setting that was calibrated ({where}): {_range(calibration)}")
     spread = math.hypot(calibration.spread, *(width for _, (width, _) in new))
     if near.model != deployment.model.name:
         spread = max(spread, UNCALIBRATED_SPREAD)
@@ -205,7 +205,7 @@ def reach(calibration: Calibration, deployment: Deployment, under_way: float) ->
 
 def _nearest(calibration: Calibration, deployment: Deployment) -> ValidatedSetting | None:
     """The measured setting that differs least; None where the file names none."""
-    scenes = calibration.scope.scenes
+    scenes = calibration.scope
     if not scenes:
         return None
     gpu, engine = deployment.cluster.gpu.name, deployment.settings.engine
@@ -251,10 +251,6 @@ def _new(near: ValidatedSetting, asked: ValidatedSetting) -> list[tuple[str, tup
     if asked.most and near.most and not near.fewest / _BEYOND <= asked.most <= near.most * _BEYOND:
         found.append((f"{asked.most:.0f} requests at once in an engine, not {near.loads}", LOAD))
     return found
-
-
-def _where(scene: ValidatedSetting) -> str:
-    return f"{scene.model}, {scene.shape}, {scene.loads} at once"
 
 
 def _range(calibration: Calibration) -> str:

@@ -314,16 +314,16 @@ class Engine:
             self._give_up(request, finish)
         self.running = order
         heapq.heapify(self.running)
-        made = sum(r.generated + self._decoded(r) for _, _, r in order)
+        made = sum(r.generated + self.decoded(r) for _, _, r in order)
         asked = sum(r.arrival.output_tokens for _, _, r in order)
         self.share = min(1.0, (made + RETRACT_STEPS * len(order)) / max(1, asked))
 
     def _kept_before(self, entry: tuple[int, int, Request]) -> tuple[int, int, int]:
         """SGLang sends back the shortest answer so far, of equal ones that to the longest prompt."""
         _, number, request = entry
-        return -(request.generated + self._decoded(request)), request.arrival.input_tokens, number
+        return -(request.generated + self.decoded(request)), request.arrival.input_tokens, number
 
-    def _decoded(self, request: Request) -> int:
+    def decoded(self, request: Request) -> int:
         """Tokens that the current stay in the batch has brought."""
         return self.pace.tokens(request.joined_step, self.step_number - request.joined_step)
 
@@ -331,7 +331,7 @@ class Engine:
         self.finish_sum -= finish
         self.leave(request)
         self.release(request)
-        request.generated += self._decoded(request)
+        request.generated += self.decoded(request)
         request.todo = request.arrival.input_tokens + request.generated
         request.cached = 0
         self.fresh = [r for r in self.fresh if r is not request]

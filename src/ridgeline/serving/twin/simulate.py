@@ -95,6 +95,26 @@ class SimulationResult(JsonForm, Shown):
         return TextTable(title, ("", "predicted", "9 of 10 lie in"), self.summary.rows(self.interval), notes=notes)
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: tens of thousands of records, all needed to the end, would be searched again
+    and again, a third of the whole time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@lru_cache(maxsize=2)
+def _arrivals(traffic: Traffic) -> tuple[Arrival, ...]:
+    """A search simulates the same traffic on hundreds of settings."""
+    return tuple(traffic.arrivals())
+
+
+@_no_collection()
 def simulate(
     deployment: Deployment,
     traffic: Traffic,
@@ -109,31 +129,16 @@ def simulate(
     `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log. Without `front_end` requests reach
     the scheduler when they are sent, and tokens are seen when they are made.
     """
-    with _no_collection():
-        return _simulate(deployment, traffic, calibration or Calibration(), slos, kv_tokens_per_rank, front_end)
-
-
-@lru_cache(maxsize=2)
-def _arrivals(traffic: Traffic) -> tuple[Arrival, ...]:
-    """A search simulates the same traffic on hundreds of settings."""
-    return tuple(traffic.arrivals())
-
-
-def _simulate(
-    deployment: Deployment,
-    traffic: Traffic,
-    calibration: Calibration,
-    slos: Sequence[Slo],
-    kv_tokens_per_rank: int | None,
-    with_front_end: bool,
-) -> SimulationResult:
     started_s = time.process_time()
+    calibration = calibration or Calibration()
     traffic, cut = within_context(traffic, deployment.model)
     arrivals = _arrivals(traffic)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
-    front_end = _served_by(deployment, engines, calibration, traffic) if with_front_end else None
-    requests = serve(front, arrivals, traffic.concurrency, front_end)
+    # offline everything is handed to an engine at once
+    served = front_end and not isinstance(traffic.pace, AllAtOnce)
+    before = put_in_front(engines, deployment, calibration) if served else None
+    requests = serve(front, arrivals, traffic.concurrency, before)
     records = tuple(r.record() for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
@@ -157,35 +162,21 @@ def _simulate(
         notes=deployment.model.notes,
         assumed=(*_assumed(deployment), *cut, *_in_step(traffic)),
         reach=known.line or doubts.validation.line,
-        engines={role: _applied(e, role, deployment) for role, e in _roles(engines).items()},
+        # engines of a role are equal, and those that prefill come first
+        engines={
+            role: _applied(engine, role, deployment)
+            for role, engine in zip(deployment.layout.roles, (engines[0], engines[-1]), strict=False)
+        },
     )
 
 
-def _served_by(
-    deployment: Deployment, engines: Sequence[Engine], calibration: Calibration, traffic: Traffic
-) -> FrontEnd | None:
-    """The processes in front of the engines; none where everything is handed to an engine at once, as offline."""
-    if isinstance(traffic.pace, AllAtOnce):
-        return None
+def put_in_front(engines: Sequence[Engine], deployment: Deployment, calibration: Calibration) -> FrontEnd:
+    """The processes between these engines and their users."""
     times = engines[-1].times
-    factor = calibration.factors.front_end
-    front_end = FrontEnd.of(deployment.settings, times.layout, times.applied.overlap, factor)
+    front_end = FrontEnd.of(deployment.settings, times.layout, times.applied.overlap, calibration.factors.front_end)
     for engine in engines:
         engine.front_end = front_end
     return front_end
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: tens of thousands of records, all needed to the end, would be searched again
-    and again, a third of the whole time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def build(
@@ -255,12 +246,6 @@ def _assumed(deployment: Deployment) -> tuple[str, ...]:
     if settings.draft_tokens < 2 or settings.accept_length is not None:
         return ()
     return (acceptance_assumed(deployment.model, settings.draft_tokens),)
-
-
-def _roles(engines: Sequence[Engine]) -> dict[str, Engine]:
-    """One engine of each role."""
-    prefill = next((e for e in engines if isinstance(e, PrefillEngine)), None)
-    return {"both": engines[-1]} if prefill is None else {"prefill": prefill, "decode": engines[-1]}
 
 
 def _applied(engine: Engine, role: str, deployment: Deployment) -> dict[str, object]:

@@ -16,7 +16,6 @@ from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import Applied, defaults_of
 from ridgeline.serving.hardware.cluster import Cluster
-from ridgeline.serving.model.layer_parts import Attention
 from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.collectives import Network
@@ -98,8 +97,7 @@ class StepTime:
         self._prefill_launch_s = 0.0 if applied.prefill_graph else self._launch_s * factors.prefill_host
         self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
         self._elementwise = self._elementwise_bytes()
-        kinds = [(m.kind, len(m.layers)) for m in model.all_mixers]
-        self._normed_layers = sum(n for kind, n in kinds if isinstance(kind, Attention) and kind.norm_over_heads)
+        self._normed_layers = sum(n for kind, n in model.attentions if kind.norm_over_heads)
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
         # (vLLM gathers and scatters instead, unless it is told otherwise)
         deepep = layout.ep > 1 and layout.attn_dp > 1 and defaults_of(applied.engine).deepep

@@ -18,7 +18,7 @@ from ridgeline.serving.twin import calibration
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
-    from ridgeline.serving.twin.calibration import ValidatedSettings
+    from ridgeline.serving.twin.calibration import ValidatedSetting
     from ridgeline.serving.twin.fit import FactorFit, FactorUncertainty
 
 
@@ -112,11 +112,11 @@ def _learned_lines(learned: Sequence[FactorUncertainty]) -> list[str]:
     return lines + [f"  can't separate {a} from {b}: only their combination is known" for a, b in sorted(pairs)]
 
 
-def _scope_lines(scope: ValidatedSettings) -> list[str]:
+def _scope_lines(scope: Sequence[ValidatedSetting]) -> list[str]:
     lines = [
         f"  measured on {s.model} ({s.weights}), {s.gpu.upper()}, {s.engine} {s.release}, {s.shape}, "
         f"{s.loads} requests at once"
-        for s in scope.scenes[:_MOST]
+        for s in scope[:_MOST]
     ]
-    more = len(scope.scenes) - _MOST
+    more = len(scope) - _MOST
     return lines + ([f"  and on {more} more settings"] if more > 0 else [])

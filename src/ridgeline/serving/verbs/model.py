@@ -17,8 +17,9 @@ from ridgeline.serving.model import folder as model_folder
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
-    from ridgeline.serving.model.costs import ModelCosts, PresetSize
+    from ridgeline.serving.model.costs import ModelCosts
     from ridgeline.serving.model.folder import MadeModel
+    from ridgeline.serving.model.model import Model
 
 
 def show(
@@ -51,7 +52,7 @@ def list_models(dtype: option.Dtype = None, as_json: option.AsJson = False) -> N
     Example: ridgeline model list
     """
     presets = model_costs.list_presets(dtype)
-    print(json_text({"models": [one.as_json() for one in presets]}) if as_json else _presets_text(presets))
+    print(json_text({"models": [_size_json(m) for m in presets]}) if as_json else _presets_text(presets))
 
 
 def make_model(
@@ -103,16 +104,25 @@ def _costs_text(costs: ModelCosts) -> str:
     )
 
 
-def _presets_text(presets: Sequence[PresetSize]) -> str:
-    width = max(len(one.name) for one in presets)
+def _presets_text(presets: Sequence[Model]) -> str:
+    width = max(len(m.name) for m in presets)
     lines = [f"{'model':<{width}}  {'parameters':>10}  {'active':>8}  {'weights':>10}  dtype"]
-    for one in presets:
-        m = one.model
+    for m in presets:
         sizes = f"{m.params / 1e9:8.1f} B  {m.active_params / 1e9:6.1f} B  {m.weight_bytes / cluster.GIB:6.1f} GiB"
-        lines.append(f"{one.name:<{width}}  {sizes}  {m.weights_dtype}")
+        lines.append(f"{m.name:<{width}}  {sizes}  {m.weights_dtype}")
     return "\n".join(
         [*lines, "", "`ridgeline model show NAME` shows one in detail; NAME may also be the path of a config.json."]
     )
+
+
+def _size_json(m: Model) -> dict[str, object]:
+    return {
+        "name": m.name,
+        "parameters": m.params,
+        "active_parameters": m.active_params,
+        "weight_bytes": m.weight_bytes,
+        "dtype": m.weights_dtype,
+    }
 
 
 def _dtypes(costs: ModelCosts) -> str:

@@ -222,13 +222,13 @@ def _safer(choices: Sequence[Choice]) -> list[str]:
     """The choice that serves most after a failure, where that is not the first: a larger unit is a larger risk."""
     best = choices[0]
     able = [c for c in choices if c.option.meets] or [best]
-    after = max(able, key=lambda c: c.option.goodput_s * (1 - c.option.loss.gpu))
+    after = max(able, key=lambda c: c.option.goodput_s * (1 - c.option.scheme.loss()))
     share = after.option.goodput_s / max(best.option.goodput_s, 1e-9)
-    if after.option.loss.gpu >= best.option.loss.gpu or share < _WORTH_LESS_RISK:
+    if after.option.scheme.loss() >= best.option.scheme.loss() or share < _WORTH_LESS_RISK:
         return []
     return [
         f"  safer is #{after.rank}, {after.option.layout}: {share:.0%} of this goodput, and one GPU costs "
-        f"{after.option.loss.gpu:.0%} of it"
+        f"{after.option.scheme.loss():.0%} of it"
     ]
 
 
@@ -246,7 +246,7 @@ def _breach(option: Option) -> str:
     broken = ", ".join(map(str, option.broken))
     if not broken:
         return "whose percentiles keep them, but too many single requests do not"
-    return f"which breaks {broken}, at worst {option.overshoot:.3g} times its limit"
+    return f"which breaks {broken}, at worst {option.summary.overshoot:.3g} times its limit"
 
 
 def _speeds(choices: tuple[Choice, ...]) -> list[str]:
@@ -307,8 +307,8 @@ def _settings(choices: tuple[Choice, ...]) -> list[str]:
                 f"{o.margin_bytes / cluster.GIB:.1f} GiB",
                 f"{groups[0].gpus}:{groups[1].gpus}" if groups[0] and groups[1] else "-",
                 f"{o.knee.batch:,}" if o.knee else "-",
-                f"-{o.loss.gpu:.0%}",
-                f"-{o.loss.node:.0%}",
+                f"-{o.scheme.loss():.0%}",
+                f"-{o.scheme.loss(node=True):.0%}",
             )
         )
     mixed = any(c.option.scheme.units[0].settings.mixed_chunk for c in choices)
@@ -331,7 +331,9 @@ def _details(choice: Choice, lint: LintReport) -> list[str]:
     latencies = [(f"{name.upper()} p95", o.bounds.get(f"{name}_p95_ms")) for name in ("ttft", "itl")]
     if found := [f"{name} {both[0]:.0f} to {both[1]:.0f} ms" for name, both in latencies if both]:
         lines.append(f"  expected in 9 of 10 cases: {', '.join(found)}")
-    lines.append(f"  losing one GPU costs {o.loss.gpu:.0%} of the capacity, one node {o.loss.node:.0%}")
+    lines.append(
+        f"  losing one GPU costs {o.scheme.loss():.0%} of the capacity, one node {o.scheme.loss(node=True):.0%}"
+    )
     checked = f"  checked: {'; '.join(lint.proofs[-2:])}"
     lines.append(checked if lint.ok else "  these commands do not reach the predicted point:")
     lines += [f"    {p}" for p in lint.problems]

@@ -202,13 +202,10 @@ class Connection:
             return
         if sent < len(wire):
             self._unsent = wire[sent:]
-            self._loop.watch_writing(self._sock.fileno(), self._write_more)
+            self._loop.watch_writing(self._sock.fileno(), lambda: self._write(self._unsent))
         elif self._unsent:
             self._unsent = b""
             self._loop.forget_writing(self._sock.fileno())
-
-    def _write_more(self) -> None:
-        self._write(self._unsent)
 
     # reading: this runs once per token of every stream
 
@@ -258,8 +255,8 @@ class Connection:
             self._ended_by_peer()
             return 0
         self.at_s = at_s
-        if at_s - loop.since_s > _TOGETHER_S:
-            self._read_late(loop.since_s)
+        if at_s - loop.since_s > _TOGETHER_S and self.exchange is not None:
+            self.exchange.since_s[at_s] = loop.since_s
         self._take_in(received)
         # taking it in may have ended the answer, and the answer the connection
         return len(received) if self._sock is sock else 0
@@ -268,13 +265,10 @@ class Connection:
 
     def _ready(self) -> None:
         self._connecting = False
-        self._ready_to_parse()
-        if self.exchange is not None:
-            self._send()
-
-    def _ready_to_parse(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._feed = self._parser.feed_data
+        if self.exchange is not None:
+            self._send()
 
     def _send(self) -> None:
         exchange = self.exchange
@@ -289,10 +283,6 @@ class Connection:
         self._write(wire)
 
     # receiving
-
-    def _read_late(self, since_s: float) -> None:
-        if self.exchange is not None:
-            self.exchange.since_s[self.at_s] = since_s
 
     def _take_in(self, received: bytes) -> None:
         if self.exchange is None:

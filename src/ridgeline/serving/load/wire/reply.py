@@ -305,8 +305,7 @@ class Reply:
         try:
             event = json.loads(payload)
         except (ValueError, RecursionError):
-            self.malformed = self.malformed or payload[:80].decode("latin-1")
-            return
+            event = None
         if not isinstance(event, dict):
             self.malformed = self.malformed or payload[:80].decode("latin-1")
             return
@@ -367,14 +366,9 @@ class Reply:
             self.last_event_s = self.times_s[-1]
         self.times_s.clear()
         self.bodies.clear()
-        try:
-            answer = json.loads(text)
-        except (ValueError, RecursionError):
-            self.malformed = text[:80].decode("latin-1") or "an empty body"
-            return
-        answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+        answer = _decoded(text)
         if not isinstance(answer, dict):
-            self.malformed = text[:80].decode("latin-1")
+            self.malformed = text[:80].decode("latin-1") or "an empty body"
             return
         self.done = True
         if answer.get("error") or answer.get("object") == "error":

@@ -21,18 +21,6 @@ Address = tuple[int, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class RequestTemplate:
-    """What is the same in every request of a run."""
-
-    model: str = ""
-    stream: bool = True
-    ignore_eos: bool = False
-    extra: Mapping[str, object] = field(default_factory=dict)
-    salt: int = 0
-    shared_prefix_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Assignment:
     """What one worker is to send: its part of the traffic, or all of it.
 
@@ -42,11 +30,16 @@ class Assignment:
 
     endpoint: Endpoint
     address: Address
-    template: RequestTemplate
     arrivals: tuple[Arrival, ...]
     slots: int = 0
     most_at_once: int | None = None
     endless: bool = False
+    model: str = ""
+    stream: bool = True
+    ignore_eos: bool = False
+    extra: Mapping[str, object] = field(default_factory=dict)
+    salt: int = 0
+    shared_prefix_tokens: int = 0
     duration_s: float | None = None
     timeout_s: float = 120.0
     start_at_s: float | None = None

@@ -6,11 +6,11 @@ import contextlib
 import multiprocessing
 import os
 import signal
-import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from ridgeline.errors import RidgelineError, SiteError
 from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult, split_over_workers
-from ridgeline.serving.load.workers.worker import OpenWorker, run_worker
+from ridgeline.serving.load.workers.worker import OpenWorker, run_worker, stopped_by_signals
 from ridgeline.serving.traffic.traffic import Arrival
 
 # time to open connections; all processes begin to send at one moment after it
@@ -29,10 +29,8 @@ def run_workers(count: int, assignment: Assignment) -> LoadResult:
     """Sends the assignment with `count` new processes."""
     parts_to_send = [part for part in split_over_workers(assignment, count) if part.arrivals]
     workers = [_started(_worker_main, part) for part in parts_to_send]
-    with _passing_on_interrupts(workers):
-        parts = _gather(workers)
-    merged = _merge_results(parts)
-    merged.lost_workers = len(workers) - len(parts)
+    with stopped_by_signals(partial(_interrupt, workers)):
+        merged = _merge_results(_gather(workers))
     if assignment.records_path is not None:
         _join_files(assignment.records_path, count)
     return merged
@@ -54,7 +52,7 @@ class OpenPool:
         self._path, self._count = assignment.records_path, count
         self._workers = [_started(_open_main, part) for part in split_over_workers(assignment, count)]
         self._around = contextlib.ExitStack()
-        self._around.enter_context(_passing_on_interrupts(self._workers))
+        self._around.enter_context(stopped_by_signals(partial(_interrupt, self._workers)))
         for _, pipe in self._workers:
             _receive(pipe)  # each says it is ready
         for _, pipe in self._workers:
@@ -71,13 +69,7 @@ class OpenPool:
     def run_until(self, at_s: float) -> LoadResult:
         for _, pipe in self._workers:
             _send(pipe, ("run_until", at_s))
-        got = [_receive(pipe) for _, pipe in self._workers]
-        parts = [part for part in got if isinstance(part, LoadResult)]
-        if not parts:
-            raise SiteError("every load process died; nothing was measured", transient=True)
-        merged = _merge_results(parts)
-        merged.lost_workers = len(self._workers) - len(parts)
-        return merged
+        return _merge_results([_receive(pipe) for _, pipe in self._workers])
 
     def close(self) -> str:
         for _, pipe in self._workers:
@@ -113,9 +105,13 @@ def _open_main(pipe: Pipe, assignment: Assignment) -> None:
         return  # the parent is gone; nobody wants the result
 
 
-def _merge_results(parts: list[LoadResult]) -> LoadResult:
-    """One result from several whose clocks are the same host's; records in order of number."""
-    out = LoadResult([], ClientStats(), min(p.start_s for p in parts))
+def _merge_results(received: Sequence[object]) -> LoadResult:
+    """One result from several whose clocks are the same host's; records in order of number. What is no result is a
+    worker that died."""
+    parts = [part for part in received if isinstance(part, LoadResult)]
+    if not parts:
+        raise SiteError("every load process died; nothing was measured", transient=True)
+    out = LoadResult([], ClientStats(), min(p.start_s for p in parts), lost_workers=len(received) - len(parts))
     for part in parts:
         assert part.start_s == out.start_s, "every worker is told the same start"
         out.records += part.records
@@ -135,23 +131,19 @@ def _merge_results(parts: list[LoadResult]) -> LoadResult:
     return out
 
 
-def _gather(workers: list[tuple[BaseProcess, Pipe]]) -> list[LoadResult]:
+def _gather(workers: list[tuple[BaseProcess, Pipe]]) -> list[object]:
     for _, pipe in workers:
         _receive(pipe)  # each says it is ready, so a slow start delays all and spoils none
     start_s = time.monotonic() + _OPENING_S
     for _, pipe in workers:
         pipe.send(start_s)
-    parts = []
+    found = []
     for process, pipe in workers:
-        got = _receive(pipe)
+        found.append(_receive(pipe))
         process.join()
-        if isinstance(got, RidgelineError):
-            raise got
-        if isinstance(got, LoadResult):
-            parts.append(got)
-    if not parts:
-        raise SiteError("every load process died; nothing was measured", transient=True)
-    return parts
+        if isinstance(found[-1], RidgelineError):
+            raise found[-1]
+    return found
 
 
 def _receive(pipe: Pipe) -> object:
@@ -173,23 +165,10 @@ def _worker_main(pipe: Pipe, assignment: Assignment) -> None:
         return  # the parent is gone; nobody wants the result
 
 
-@contextlib.contextmanager
-def _passing_on_interrupts(workers: list[tuple[BaseProcess, Pipe]]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def pass_on(*_: object) -> None:
-        for process, _pipe in workers:
-            if process.pid is not None and process.is_alive():
-                os.kill(process.pid, signal.SIGTERM)
-
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _interrupt(workers: list[tuple[BaseProcess, Pipe]]) -> None:
+    for process, _ in workers:
+        if process.pid is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGTERM)
 
 
 def _join_files(path: Path, workers: int) -> None:

@@ -47,19 +47,18 @@ class Driver:
         self._loop = loop
         self._records_file = records_file
         self._stats = ClientStats()
-        template = assignment.template
         self._bodies = RequestBodies(
-            Prompts(template.salt, template.shared_prefix_tokens),
+            Prompts(assignment.salt, assignment.shared_prefix_tokens),
             assignment.endpoint.interface,
-            template.model,
-            template.stream,
-            template.ignore_eos,
-            template.extra,
+            assignment.model,
+            assignment.stream,
+            assignment.ignore_eos,
+            assignment.extra,
         )
-        answers = template.extra.get("n")  # to each prompt
+        answers = assignment.extra.get("n")  # to each prompt
         self._answers = answers if isinstance(answers, int) and answers > 1 else 1
-        stops = template.extra.keys() & {"stop", "stop_token_ids", "stop_regex"}
-        self._full_length = template.ignore_eos and not stops
+        stops = assignment.extra.keys() & {"stop", "stop_token_ids", "stop_regex"}
+        self._full_length = assignment.ignore_eos and not stops
         self._head = assignment.endpoint.head("POST", assignment.endpoint.path, 0).removesuffix(b"0\r\n\r\n")
         self._context = assignment.endpoint.tls_context()
         self._name = f"client-{assignment.worker}" if assignment.workers > 1 else ""
@@ -85,7 +84,7 @@ class Driver:
             )
         start_s = assignment.start_at_s or time.monotonic() + 0.002
         self._out.start_s = start_s
-        self._loop.at(start_s, self._begin_closed if closed else self._send_due)
+        self._loop.at(start_s, partial(self._fill_slots, start_s) if closed else self._send_due)
         self._next_tick()
         self._stats.compare_clocks()
         self._stats.begin()
@@ -128,7 +127,6 @@ class Driver:
             self._send_due()
 
     def extend(self, arrivals: tuple[Arrival, ...]) -> None:
-        """More of the same load."""
         left = self._assignment.arrivals[self._position :]
         self._assignment = replace(self._assignment, arrivals=left + arrivals)
         self._position, self._turn = 0, self._turn + 1
@@ -180,16 +178,10 @@ class Driver:
 
     # closed loop
 
-    def _begin_closed(self) -> None:
-        self._fill_slots(self._out.start_s)
-
     def _fill_slots(self, scheduled_s: float) -> None:
         while len(self._active) + self._pausing < self._assignment.slots and self._more():
-            self._next_in(self._idle.pop() if self._idle else self._connection(), scheduled_s)
+            self._start(self._idle.pop() if self._idle else self._connection(), self._take(), scheduled_s)
         self._stop_when_done()
-
-    def _next_in(self, connection: Connection, scheduled_s: float) -> None:
-        self._start(connection, self._take(), scheduled_s)
 
     # open loop
 
@@ -239,7 +231,7 @@ class Driver:
 
     def _start(self, connection: Connection, arrival: Arrival, scheduled_s: float) -> None:
         wire = self._ahead.pop(arrival.number, None) or self._wire(arrival)
-        reply = Reply(self._assignment.endpoint.interface, self._assignment.template.stream)
+        reply = Reply(self._assignment.endpoint.interface, self._assignment.stream)
         self._active.add(connection)
         wanted = Wanted(arrival.output_tokens * self._answers, self._full_length)
         connection.start(Exchange(arrival, wire, scheduled_s, reply, wanted))
@@ -255,7 +247,7 @@ class Driver:
         elif exchange.http_status in (429, 503) and exchange.retry_after_s:
             self._pause(connection, min(exchange.retry_after_s, _LONGEST_PAUSE_S))
         elif self._more() and len(self._active) + self._pausing < self._assignment.slots:
-            self._next_in(connection, end_s)
+            self._start(connection, self._take(), end_s)
         else:
             self._idle.append(connection)
         self._settling += 1
@@ -403,7 +395,7 @@ class OpenWorker:
         self._around = contextlib.ExitStack()
         _allow_files(files)
         self._around.enter_context(_no_collections())
-        self._around.enter_context(_stopped_by_signals(self.driver.interrupt))
+        self._around.enter_context(stopped_by_signals(self.driver.interrupt))
         self.time_slices = self._around.enter_context(short_time_slices())
         self.change, self.extend = self.driver.change, self.driver.extend
         if start_s is not None:
@@ -450,7 +442,7 @@ def _no_collections() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
+def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return

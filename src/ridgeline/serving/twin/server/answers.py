@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 
 from ridgeline.serving.engines.base import engine_named
-from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.twin.server.http import HttpExchange, chunk
 from ridgeline.serving.twin.server.prompt import MADE_TEXT, ParsedPrompt
 
@@ -18,9 +17,7 @@ class HttpAnswer:
     Nothing is sent before the first token, as current engines do: until then a router may still ask somebody else.
     """
 
-    def __init__(
-        self, exchange: HttpExchange, asked: ParsedPrompt, model: str, number: int, api: str = USUAL_ENGINE
-    ) -> None:
+    def __init__(self, exchange: HttpExchange, asked: ParsedPrompt, model: str, number: int, api: str) -> None:
         self._exchange, self._asked, self._model, self._number = exchange, asked, model, number
         self._stopped_by = engine_named(api).stop_field
         self._created = int(time.time())
@@ -33,7 +30,6 @@ class HttpAnswer:
         self._token = b""  # the event of one token, the same for all
 
     def tokens(self, count: int) -> None:
-        """More tokens came."""
         if not self.made:
             self.on_first()
         self.made += count

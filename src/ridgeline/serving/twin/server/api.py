@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd
+from ridgeline.serving.twin.front_end import FrontEnd, Tokenizers
 from ridgeline.serving.twin.server.answers import HttpAnswer
 from ridgeline.serving.twin.server.http import HttpExchange
 from ridgeline.serving.twin.server.live import Clock, LiveRequest, parse_fault
@@ -57,10 +57,10 @@ class Api:
         role: Role,
         clock: Clock,
         inject: Callable[[str], None],
-        front_end: FrontEnd = NO_FRONT_END,
+        front_end: FrontEnd,
     ) -> None:
         self.facts, self.role, self.clock = facts, role, clock
-        self._tokenizers = front_end.queue()
+        self._tokenizers = Tokenizers(front_end)
         self.counters = Counters()
         self._inject = inject
         self._number = 0
@@ -144,7 +144,8 @@ class Api:
         if asked.model not in (None, self.facts.model):
             _refuse(exchange, 404, f"The model `{asked.model}` does not exist.", "model")
             return
-        if self._full():
+        limit = self.facts.queue_limit
+        if limit is not None and isinstance(self.role, ColocatedEngines) and self.gauges().waiting >= limit:
             _refuse(exchange, 503, "The request queue is full.")
             return
         now_s, counters = self.clock.now_s(), self.counters
@@ -177,10 +178,6 @@ class Api:
             self.role.abort(request)
 
         answer.on_first, answer.on_end, exchange.on_gone = first, end, gone
-
-    def _full(self) -> bool:
-        limit = self.facts.queue_limit
-        return limit is not None and isinstance(self.role, ColocatedEngines) and self.gauges().waiting >= limit
 
     def _check_servable(self, asked: ParsedPrompt) -> None:
         tokens, facts = asked.input_tokens + asked.output_tokens, self.facts

@@ -54,10 +54,10 @@ class HttpExchange:
     def answer_json(self, status: int, value: object) -> None:
         self.answer(status, json.dumps(value).encode())
 
-    def begin(self, kind: str = "text/event-stream; charset=utf-8") -> None:
+    def begin(self) -> None:
         self.begun = True
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n{self._last}transfer-encoding: chunked\r\n\r\n"
-        self._transport.write(head.encode())
+        head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
+        self._transport.write(f"{head}{self._last}transfer-encoding: chunked\r\n\r\n".encode())
 
     def write(self, piece: bytes) -> None:
         """`piece` as `chunk` made it."""
@@ -138,7 +138,5 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse(self, status: int, why: str) -> None:
         assert self._transport is not None
-        body = json.dumps({"error": {"message": why, "type": "BadRequest", "code": status}}).encode()
-        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-        self._transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
-        self._transport.close()
+        exchange = HttpExchange(self._transport, "", "", {}, b"", keep=False)
+        exchange.answer_json(status, {"error": {"message": why, "type": "BadRequest", "code": status}})

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 from ridgeline.errors import InputError
 from ridgeline.serving.twin.disaggregation import PrefillEngine
-from ridgeline.serving.twin.gaps import DecodeRuns, DecodingRequest, Ending
+from ridgeline.serving.twin.gaps import DecodeRuns
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 
@@ -68,15 +68,7 @@ class _NoRuns(DecodeRuns):
     def __len__(self) -> int:
         return 0
 
-    def add(
-        self,
-        start_s: float,
-        step_s: float,
-        steps: int,
-        batch: int,
-        fresh: Sequence[DecodingRequest],
-        ending: Sequence[Ending] = (),
-    ) -> None:
+    def add(self, start_s: float, step_s: float, steps: int, *_: object, **__: object) -> None:
         self.last_end = start_s + step_s * steps
 
     def wait(self, gap_s: float) -> None:
@@ -158,7 +150,7 @@ class LiveEngine:
         """One prefill round or one decode step: who ended, and how many tokens each one gets of it."""
         engine, before_s, step, fresh = self.engine, self.engine.clock, self.engine.step_number, len(self.engine.fresh)
         each = engine.pace.tokens(step, 1)
-        wanted = {} if engine.pace.single else {id(r): r.remaining - self._made(r) for _, _, r in engine.running}
+        wanted = {} if engine.pace.single else {id(r): r.remaining - engine.decoded(r) for _, _, r in engine.running}
         ended = engine.advance(engine.clock)
         engine.clock = before_s + (engine.clock - before_s) * self.slowness
         del engine.usage[:-1]
@@ -167,9 +159,6 @@ class LiveEngine:
         else:
             shares = [(r, 1) for r in [*engine.fresh[fresh:], *ended]]
         return cast(list[LiveRequest], ended), cast(list[tuple[LiveRequest, int]], shares)
-
-    def _made(self, request: Request) -> int:
-        return self.engine.pace.tokens(request.joined_step, self.engine.step_number - request.joined_step)
 
 
 def _send_next(queue: deque[_Parts]) -> None:

@@ -8,7 +8,7 @@ import heapq
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, KV_TRANSFER
 from ridgeline.serving.twin.cluster import Router
@@ -50,14 +50,11 @@ class _RoomClient:
         self._links: dict[tuple[str, int], asyncio.Task[_Link]] = {}
 
     async def fetch(self, address: tuple[str, int], room: int) -> None:
-        if address not in self._links or (self._links[address].done() and self._dead(address)):
-            self._links[address] = asyncio.create_task(_Link.open(*address))
-        link = await asyncio.shield(self._links[address])
+        task = self._links.get(address)
+        if task is None or (task.done() and (task.cancelled() or task.exception() or task.result().closed)):
+            task = self._links[address] = asyncio.create_task(_Link.open(*address))
+        link = await asyncio.shield(task)
         await link.ask(room)
-
-    def _dead(self, address: tuple[str, int]) -> bool:
-        task = self._links[address]
-        return task.cancelled() or task.exception() is not None or task.result().closed
 
 
 class _Link:
@@ -136,14 +133,7 @@ _KV_FAILED = f"{KV_TRANSFER}: the KV of this request did not arrive within its t
 _FAKE_HOST = "2.2.2.2"  # SGLang's `fake` transfer back end: decode alone, as if every prompt's KV were there
 
 
-class Role(Protocol):
-    """`take` a request that was found good; `abort` one whose client left."""
-
-    engines: Sequence[LiveEngine]
-
-    def take(self, request: LiveRequest, asked: ParsedPrompt) -> None: ...
-
-    def abort(self, request: LiveRequest) -> None: ...
+# What a server is: each can `take` a request that was found good, and `abort` one whose client left.
 
 
 class ColocatedEngines:
@@ -181,19 +171,16 @@ class PrefillRole:
         engine.after_event = self._done
 
     def take(self, request: LiveRequest, asked: ParsedPrompt) -> None:
-        if asked.kv_transfer is not None:  # vLLM's way: the prompt first, then the router tells the decode server
-            self._live.submit(request)
-        elif asked.room is not None:
+        # vLLM's way needs no room: the prompt first, then the router tells the decode server
+        if asked.kv_transfer is None and asked.room is not None:
             self._room_of[request.arrival.number] = asked.room
-            if asked.room in self._ready:
-                self._ready.discard(asked.room)
-                self._live.submit(request)
-            else:
+            if asked.room not in self._ready:
                 self._held[asked.room] = request
                 wait_s = self._limit_s / self._live.clock.speed
                 asyncio.get_running_loop().call_later(wait_s, self._expire, request, asked.room)
-        else:
-            self._live.submit(request)
+                return
+            self._ready.discard(asked.room)
+        self._live.submit(request)
 
     def abort(self, request: LiveRequest) -> None:
         room = self._room_of.pop(request.arrival.number, None)
@@ -328,3 +315,6 @@ class DecodeRole:
         engine.expected -= 1
         engine.promised_tokens -= request.arrival.input_tokens
         engine.load -= 1
+
+
+Role = ColocatedEngines | PrefillRole | DecodeRole

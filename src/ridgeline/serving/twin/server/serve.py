@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ridgeline import catalog
 from ridgeline.errors import InputError, SiteError
@@ -24,13 +25,12 @@ from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, BOOTSTR
 from ridgeline.serving.ports import BOOTSTRAP_PORT, SGLANG_PORT
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.disaggregation import DecodeEngine, KvTransfer, PrefillEngine
-from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.server.api import Api, ServerFacts
 from ridgeline.serving.twin.server.http import HttpConnection
 from ridgeline.serving.twin.server.live import OOM_SHARE, Clock, Fault, LiveEngine, parse_fault
 from ridgeline.serving.twin.server.roles import ColocatedEngines, DecodeRole, PrefillRole, Role
-from ridgeline.serving.twin.simulate import step_time
+from ridgeline.serving.twin.simulate import put_in_front, step_time
 
 ROLES = ("both", "prefill", "decode")
 _DIED = 1
@@ -82,8 +82,8 @@ class TwinServer:
 
     def __init__(self, served: ServedTwin, calibration: Calibration | None = None) -> None:
         self.served, deployment = served, served.deployment
-        lay = deployment.layout
-        times, plan, pool = step_time(deployment, lay, served.role, calibration or Calibration())
+        lay, calibration = deployment.layout, calibration or Calibration()
+        times, plan, pool = step_time(deployment, lay, served.role, calibration)
         kinds: dict[str, type[Engine]] = {"prefill": PrefillEngine, "decode": DecodeEngine}
         make = kinds.get(served.role, Engine)
         self.clock = Clock(served.speed)
@@ -106,10 +106,7 @@ class TwinServer:
             queue_limit=served.queue_limit,
             started_with=_started_with(deployment),
         )
-        factor = (calibration or Calibration()).factors.front_end
-        front_end = FrontEnd.of(deployment.settings, lay, times.applied.overlap, factor)
-        for live in engines:
-            live.engine.front_end = front_end
+        front_end = put_in_front([live.engine for live in engines], deployment, calibration)
         self.api = Api(facts, self.role, self.clock, self.inject, front_end)
         self._oom_armed = False
         self._spinner: subprocess.Popen[bytes] | None = None
@@ -137,7 +134,7 @@ class TwinServer:
                 port = served.bootstrap_port
                 opened.append(await asyncio.start_server(self.role.rooms.connected, served.host, port))
                 port = served.port
-            connection: Callable[[], HttpConnection] = lambda: HttpConnection(self.api.handle)  # noqa: E731
+            connection = partial(HttpConnection, self.api.handle)
             opened.append(await loop.create_server(connection, served.host, port, backlog=1024))
         except OSError as error:
             for server in opened:
@@ -205,7 +202,6 @@ class TwinServer:
         if hung is not None:
             self.api.freeze(hung)
         if kv_lost is not None and not isinstance(self.role, ColocatedEngines):
-            assert isinstance(self.role, PrefillRole | DecodeRole)
             self.role.kv_lost = kv_lost
 
     def _die(self, last_words: str) -> None:
