@@ -163,8 +163,18 @@ goal: {maximize: rate}
             "'auto' is text and cannot be ordered",
             "level = auto",
         ),
-        ("rules: [{refuse: n, because: b}]", "rules[0].refuse", "'n' is 1 at the baseline, neither true nor false", ""),
-        ("rules: [{refuse: n - 1, because: b}]", "rules[0].refuse", "'n - 1' is -1, neither true nor false", "n = 0"),
+        (
+            "rules: [{refuse: n, because: b}]",
+            "rules[0].refuse",
+            "at the baseline: 'n' is 1, neither true nor false",
+            "",
+        ),
+        (
+            "rules: [{refuse: n - 1, because: b}]",
+            "rules[0].refuse",
+            "at the baseline: 'n - 1' is 0, neither true nor false",
+            "",
+        ),
         (
             "derived: {x: n}\nrules: [{refuse: x > 9, because: a}, {refuse: 8 / x > 9, because: b}]",
             "rules[1]",

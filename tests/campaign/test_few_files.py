@@ -46,8 +46,8 @@ SITES = {
 }
 OURS = {"run.sh", "result.json", "stdout", "stderr"}
 WRITTEN = {
-    "local": {"process", "machine", "exit.used", "exit", "load", "env"},
-    "simulated": {"placement.json", "process", "machine", "exit.used", "exit", "load", "env"},
+    "local": {"process", "machine", "exit.used", "exit", "env"},
+    "simulated": {"placement.json", "process", "machine", "exit.used", "exit", "env"},
     "pbs": {"submission", "ticket", "started", "machine", "exit.used", "exit", "batch.out", "env"},
     "slurm": {"submission", "ticket", "started", "machine", "exit.used", "exit", "batch.out", "env"},
 }

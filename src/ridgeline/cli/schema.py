@@ -10,7 +10,7 @@ import typer
 from ridgeline import catalog
 from ridgeline.errors import InputError
 from ridgeline.study import schema as schemas
-from ridgeline.study.site_file import SiteForm
+from ridgeline.study import site_file
 
 
 def schema(
@@ -26,7 +26,7 @@ def schema(
         raise InputError(f"there is no schema of {of!r}; use {', '.join(known)}")
     executors = catalog.forms("executors")
     if site or of == "site":
-        document = schemas.file_schema(SiteForm, "ridgeline-site-1", executors)
+        document = schemas.file_schema(site_file.SiteForm, "ridgeline-site-1", executors)
     elif of in more:
         form = catalog.at(more[of])
         document = schemas.file_schema(form, f"ridgeline-{form.whose.split()[-1]}-1", executors)

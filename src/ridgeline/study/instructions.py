@@ -7,6 +7,7 @@ finds the file again: with an answer in the journal it is only put away, so noth
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -55,14 +56,10 @@ class Instruction:
             raise ValueError("`run` says which run to cancel, and belongs to nothing else")
         if (self.act is Act.TRY) != bool(self.point):
             raise ValueError("`point` is the setting to try, and belongs to nothing else")
-        added = {name: amount for name in _MOST if (amount := getattr(self, name)) is not None}
-        if (self.act is Act.EXTEND) != bool(added):
+        if (self.act is Act.EXTEND) == (self.trials is self.wall_s is self.node_hours is None):
             raise ValueError(
                 "`trials`, `wall_s` or `node_hours` say what to add to the budget, and belong to nothing else"
             )
-        for name, amount in added.items():
-            if not 0 < amount <= _MOST[name]:
-                raise ValueError(f"{name} must be above 0 and at most {_MOST[name]:,}")
 
     def as_line(self) -> dict[str, Any]:
         return _LINE.write(self)
@@ -73,10 +70,24 @@ _LINE = Line(Instruction)
 
 def instruction_from(line: object) -> Instruction:
     """ValueError, which says what is wrong, where it is not an instruction."""
+    if not isinstance(line, dict):
+        raise ValueError("an instruction is a JSON object")  # noqa: TRY004  its content is wrong, not our call
     known = tuple(each.name for each in fields(Instruction))
-    if isinstance(line, dict) and (unknown := [name for name in line if name not in known]):
+    if unknown := [name for name in line if name not in known]:
         raise ValueError(f"an instruction has no {unknown[0]!r}; it has {', '.join(known)}")
-    return _LINE.read(line)
+    act, run, point = line.get("act"), line.get("run"), line.get("point", {})
+    if act not in tuple(Act):
+        raise ValueError(f"there is no act {act!r}; choose one of {', '.join(Act)}")
+    for name, most in _MOST.items():
+        value, whole = line.get(name), name == "trials"
+        fits = type(value) is int or (type(value) is float and not whole and math.isfinite(value))
+        if value is not None and not (fits and 0 < value <= most):
+            raise ValueError(f"{name} must be a {'whole ' if whole else ''}number above 0 and at most {most:,}")
+    if run is not None and type(run) is not int:
+        raise ValueError("run must be the number of a run")
+    if type(point) is not dict or not all(type(value) in (str, int, float, bool) for value in point.values()):
+        raise ValueError("point must be a setting: knobs and their values")
+    return _LINE.read({**line, "id": str(line.get("id", ""))})
 
 
 def leave_instruction(root: Path, instruction: Instruction) -> None:

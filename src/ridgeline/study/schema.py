@@ -454,7 +454,7 @@ class StudyForm(Form):
     version: Annotated[Literal[1], Accepts("1, the version this Ridgeline reads")] = Field(
         description="The version of this format: 1."
     )
-    name: Annotated[str, Accepts("letters, digits, dots, dashes and underscores, at most 100")] = Field(
+    name: Annotated[str, Accepts("text: letters, digits, dots, dashes and underscores, at most 100")] = Field(
         description="A short name; it becomes a folder's name.", max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     )
     question: str = Field(default="", description="The question in words, shown on top of the report.")

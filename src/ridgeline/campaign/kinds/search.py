@@ -242,9 +242,7 @@ class SearchAgenda(Agenda):
         """
         through, before = scores.normalisation(self.study, self.history), self._observed_through
         if self._sampler is None or before is None or before.corrects_by != through.corrects_by:
-            if self._sampler is None or not self._sampler.forget():
-                self._sampler = self.new_sampler()
-            self._observed_count = 0
+            self._sampler, self._observed_count = self._untaught(), 0
         self._observed_through = through
         for point, run in self._observations[self._observed_count :]:
             score = None if run is None else self.study.goal.score(self._value(run, through))
@@ -253,6 +251,9 @@ class SearchAgenda(Agenda):
             self._sampler.tell(Observation(point, score, node_s, censored))
         self._observed_count = len(self._observations)
         return self._sampler
+
+    def _untaught(self) -> Sampler:
+        return self._sampler if self._sampler is not None and self._sampler.forget() else self.new_sampler()
 
     def _value(self, run: Run, through: scores.Normalisation) -> float:
         """The goal as it compares; of a run that its time limit ended, the time it had taken by then; of one that an
