@@ -127,7 +127,7 @@ def test_a_policy_that_is_clearly_better_is_to_be_written(
     said = capsys.readouterr().out
     assert written_by(said, file)["policy"] == "power_of_two"
     assert re.search(r"^ *[46] pairs of runs +goodput/s", said, re.MULTILINE), said
-    assert re.search(r"^power_of_two +\d+\.\d+ \(\d+\.\d+ to \d+\.\d+\)", said, re.MULTILINE), said
+    assert re.search(r"^ *power_of_two +\d+\.\d+ \(\d+\.\d+ to \d+\.\d+\)", said, re.MULTILINE), said
     assert re.search(r"power_of_two, (goodput|ttft p95): .*\(99%: .*; [46] blocks\)", said), said
 
 
