@@ -16,6 +16,7 @@ from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.status import CampaignStatus
 from ridgeline.cli.campaign.status import status
 from ridgeline.cli.text.answer import answer_lines
+from ridgeline.cli.text.snapshot import snapshot_of
 from ridgeline.cli.text.wording import budget_text, status_lines
 from ridgeline.errors import (
     CannotJudge,
@@ -232,6 +233,16 @@ def test_service_units_stand_beside_the_node_hours_where_the_site_has_a_price(tm
     assert "service units" not in budget_text(now)
     site = replace(now.study.site, service_units_per_node_hour=96.0)
     assert "2.5 node-hours (240 service units)" in budget_text(replace(now, study=replace(now.study, site=site)))
+
+
+def test_a_simulated_site_has_a_clock_of_its_own_and_both_are_named(tmp_path: Path) -> None:
+    now = CampaignStatus(SearchQuestion(), study(tmp_path), History(tmp_path, node_hours=2.5))
+    assert budget_text(now).startswith("2.5 node-hours, ") and budget_text(now).endswith(" elapsed")
+    pretended = replace(now, study=replace(now.study, site=replace(now.study.site, batch="simulated")))
+    assert budget_text(pretended).startswith("2.5 node-hours of simulated time, ")
+    assert budget_text(pretended).endswith(" of real time")
+    shown = [gauge.label for gauge in snapshot_of(pretended, 0.0, {}).gauges]
+    assert "elapsed, real time" in shown and "node-hours, simulated" in shown
 
 
 TWO = """\

@@ -56,7 +56,7 @@ def task_problems(study: Study, workload: Workload) -> Iterator[Problem]:
         what = f"{count(nodes, 'node')} of a job and {len(task.named_nodes)} allowed; ask for fewer, or name more"
         yield Problem(("task", "nodes"), what)
     inherited = task.variables_in((), os.environ)
-    for name in inherited if study.site.batch != "simulated" else ():
+    for name in inherited if not study.site.simulated else ():
         what = f"{name} is set in your environment, and jobs inherit it; `unset {name}` and start again"
         yield Problem(("task", "forbidden_env"), what)
     yield from _forbidden_problems(study, workload, task)

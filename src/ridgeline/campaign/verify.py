@@ -198,7 +198,6 @@ _TRIMMED = "trimmed.txt"  # in the study folder: paths and patterns of what was 
 _LOCALE = "export LC_ALL=C.UTF-8"  # of every run.sh that names no other; earlier ones had the caller's
 _DATES_S = 5.0  # file systems and clocks of nodes differ by this much
 _CLOCK_STEP_S = 0.011  # /proc/uptime counts hundredths
-_PRETENDED = "simulated"  # the site that tells times of its own
 _OF_THE_RUN = ("", "run")  # sources of measurements that are no files: the journal's own account of the ending
 _FOLDER = re.compile(r"^cd (\S.*) \|\| exit", re.MULTILINE)
 _RUN_ID = re.compile(r"RIDGELINE_RUN=[0-9a-f]+")
@@ -310,7 +309,7 @@ class _RunCheck:
                     took[name] = ended - began
         stated = run.ending.duration_s
         apart = min((abs(stated - seconds) for seconds in took.values()), default=0.0)  # by the finer of the two
-        if apart > _CLOCK_STEP_S and self.study.site.batch != _PRETENDED:
+        if apart > _CLOCK_STEP_S and not self.study.site.simulated:
             found = ", ".join(f"{seconds:.2f} {name}" for name, seconds in took.items())
             self._differs(run, left.file, "how long the run took, s", round(stated, 3), found)
 

@@ -87,6 +87,11 @@ class Site:
     prices: Prices = Prices()
     options: Mapping[str, object] = field(default_factory=dict)  # what only one batch system knows
 
+    @property
+    def simulated(self) -> bool:
+        """Its jobs take no real time: it has a clock of its own, by which runs are charged."""
+        return self.batch == "simulated"
+
 
 LOCAL = Site()
 

@@ -229,7 +229,8 @@ def _facts(study: Study, history: History, answer: Answer) -> Iterator[tuple[str
         yield "proof", count(len(blocks), "block"), f"of interleaved runs{f' on {nodes}' if whole else ''}"
     elif answer.reference.value is not None:
         yield answer.reference.label, metric_text(answer.reference.value), answer.unit
-    yield "cost", count(len(history.runs), "run"), f"in {node_time_text(history.node_hours)}"
+    clock = ", simulated" if study.site.simulated else ""
+    yield "cost", count(len(history.runs), "run"), f"in {node_time_text(history.node_hours)}{clock}"
     yield "where", study.site.name, origin_text(study, history)
 
 

@@ -239,7 +239,7 @@ def _found(studies: Sequence[StudySeen], how: str) -> str:
 
 def how_known(one: StudySeen) -> str:
     """Beside every number of a study, so that nobody takes a prediction for a measurement."""
-    return "simulated" if one.answer.simulated or one.study.site.batch == "simulated" else "measured"
+    return "simulated" if one.answer.simulated or one.study.site.simulated else "measured"
 
 
 def _tiles(studies: Sequence[StudySeen]) -> Iterator[tuple[str, str, str]]:

@@ -131,8 +131,10 @@ def _gauges(now: CampaignStatus, state: State, now_s: float) -> Iterator[Gauge]:
     yield Gauge(progress.stage, f"{progress.done}{limit} {progress.unit}", share)
     running = state in (State.RUNNING, State.PAUSED) and history.openings
     wall_s = history.wall_now_s(now_s) if running else history.wall_s
-    yield Gauge("elapsed", *_of(time_text(wall_s), wall_s, budget.wall_s, time_text))
-    yield Gauge("node-hours", *_of(hours_text(history.node_hours), history.node_hours, budget.node_hours, hours_text))
+    two_clocks = now.study.site.simulated
+    yield Gauge(f"elapsed{', real time' * two_clocks}", *_of(time_text(wall_s), wall_s, budget.wall_s, time_text))
+    node_hours = f"node-hours{', simulated' * two_clocks}"
+    yield Gauge(node_hours, *_of(hours_text(history.node_hours), history.node_hours, budget.node_hours, hours_text))
     if state is State.RUNNING and history.openings and (end := expected_end(now, now_s)):
         yield Gauge("expected end", end)
     passed = sum(n for kind, n in history.outcomes.items() if kind.value == "ok")

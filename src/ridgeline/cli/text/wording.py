@@ -91,6 +91,8 @@ def budget_text(now: CampaignStatus, now_s: float | None = None) -> str:
     if (price := now.study.site.service_units_per_node_hour) is not None:
         spent += f" ({history.node_hours * price:,.3g} service units)"
     wall = f"{time_text(wall_s)} of {time_text(budget.wall_s)}" if budget.wall_s else time_text(wall_s)
+    if now.study.site.simulated:
+        return f"{spent} of simulated time, {wall} of real time"
     return f"{spent}, {wall} elapsed"
 
 
