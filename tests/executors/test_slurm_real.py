@@ -16,6 +16,7 @@ import pytest
 from ridgeline.errors import SiteError
 from ridgeline.executors.base import waiting_for
 from ridgeline.executors.batch import BatchExecutor
+from ridgeline.executors.dialect import BATCH_OUTPUT
 from ridgeline.executors.script import exit_record
 from ridgeline.executors.slurm import slurm as slurm_executor
 from ridgeline.records.launch import launch
@@ -503,10 +504,13 @@ def test_a_job_requeued_after_its_run_has_ended_does_nothing(slurm: SlurmCluster
     deadline = time.monotonic() + 120
     while "74:0" not in (said := slurm.run("scontrol", "show", "job", number).stdout):
         assert time.monotonic() < deadline, said
+        if "JobState=FAILED" in said and not (asked.folder / BATCH_OUTPUT).exists():
+            # a node may refuse a job that ended on it a moment ago: nothing of the script has run
+            slurm.run("scontrol", "requeue", number, check=False)
         # Slurm holds a requeued job back for two minutes, counted from the end of its first start
         slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now", check=False)
         time.sleep(0.5)
-    assert "Restarts=1" in said
+    assert "Restarts=" in said and "Restarts=0" not in said
     assert (asked.folder / "starts").read_text() == "start\n"
     assert not list(tmp_path.glob("j.by-hand-*"))
 

@@ -635,7 +635,7 @@ _READERS: tuple[tuple[Callable[[_Document], bool], Callable[[_Document, Path], I
     (lambda d: isinstance(_at(d, "successes.latency"), dict), _inference_perf_runs),
     (lambda d: "latency" in _llm_d_figures(d), _llm_d_runs),
     (lambda d: {"conc", "tput_per_gpu"} <= d.keys(), _inference_x_runs),
-    (lambda d: all(_first(d, _EVALSCOPE.figures[n]) is not None for n in ("requests", "requests_s")), _evalscope_runs),
+    (lambda d: all(_first(d, _EVALSCOPE.figures[n]) is not None for n in {"requests", "requests_s"}), _evalscope_runs),
 )
 
 
