@@ -2,7 +2,8 @@
 
 An executor is a subclass of `Executor`, made from a site (`ExecutorFactory`). A batch system needs only a dialect,
 which `batch.BatchExecutor` runs. A factory with an attribute `form` (a `study.forms.Form` of the keys under `options`
-in a site file) has them checked and completed by editors.
+in a site file; `dialect.takes_options` sets it, `dialect.option` reads a key) has them checked and completed by
+editors. `script.render` writes modules, setup, environment and secrets of the site; its `scratch` is the executor's.
 """
 
 from __future__ import annotations
@@ -63,11 +64,14 @@ class Activity:
 
 
 class Executor(ABC):
-    slots: int  # how many jobs may be in flight
-    detached: bool  # True: jobs belong to a batch system and go on when the controller leaves
+    """Keeps a job's `limit_s`, `silence_limit_s` and `grace_s`; where jobs outlive the controller, without it."""
+
+    # how many jobs may be in flight: `site.jobs_at_once`, by which previews and `study verify` count, or fewer
+    slots: int
+    detached: bool  # jobs go on when the controller leaves; a resumed campaign polls the ticket in its journal
     pins_nodes: bool = True  # a job can be put on nodes by name
     # small files that it and run.sh keep in a run folder: those of an ended run are folded into its result.json, so it
-    # reads them with `study/state_files.py`; last the one that is there from the beginning
+    # reads them with `study/state_files.py`; last the one that every started run has
     state_files: Sequence[str] = ()
     waiting: Mapping[str, str] = MappingProxyType({})  # ticket -> why its job has not started yet, in words
 
@@ -77,7 +81,11 @@ class Executor(ABC):
 
     @abstractmethod
     def submit(self, job: Job) -> str:
-        """Write folder/run.sh and hand the job over; the ticket is short text that survives a restart."""
+        """Write folder/run.sh and hand the job over; the ticket is short text that survives a restart.
+
+        A `SiteError` stops the campaign; where it is transient the same call is made again. Several jobs may name one
+        node: they queue there.
+        """
 
     @abstractmethod
     def find(self, job: Job) -> str | None:
@@ -87,7 +95,8 @@ class Executor(ABC):
     @abstractmethod
     def poll(self, tickets: Collection[str]) -> Mapping[str, Ending]:
         """One question to the site for all tickets; one without an answer is still queued or running. An ended job is
-        reported once its output files are complete, and a missing job is never called completed."""
+        reported once its output files are complete, and a missing job is never called completed. The `nodes` of an
+        ending are names that `on_nodes` may hold."""
 
     @abstractmethod
     def cancel(self, ticket: str) -> None:

@@ -5,6 +5,7 @@ And what every dialect of a batch system does, without the batch system: executo
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -181,6 +182,18 @@ class ExecutorContract:
         assert list(one.folder.iterdir()) == []
         self._ending(executor, executor.submit(one))
         assert (one.folder / "run.sh").read_text() == text
+
+    def test_the_script_is_the_same_wherever_the_folder_lies(self, tmp_path: Path) -> None:
+        """`study verify` writes it again on another machine, and compares."""
+        texts = []
+        for place in ("here", "there"):
+            (tmp_path / place).mkdir()
+            one = _job(tmp_path / place, "echo hello")
+            text = (
+                self.make().script(one).replace(str(one.folder.resolve()), "FOLDER").replace(str(one.folder), "FOLDER")
+            )
+            texts.append(re.sub(r"RIDGELINE_RUN=[0-9a-f]+", "RIDGELINE_RUN=ID", text))
+        assert texts[0] == texts[1]
 
     def test_output_environment_and_folder_are_the_jobs(self, tmp_path: Path) -> None:
         value = 'it\'s "b" $c\\n'
