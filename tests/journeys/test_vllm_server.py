@@ -213,7 +213,7 @@ def seen(url: str, path: str, body: dict[str, object]) -> tuple[object, ...]:
     ("path", "body"),
     [
         (COMPLETIONS, {**PROMPT, "n": 1, "stop": None}),
-        (COMPLETIONS, {**PROMPT, "prompt": ["one two", "three"]}),
+        (COMPLETIONS, {**PROMPT, "prompt": ["one two three"]}),
         (COMPLETIONS, {**PROMPT, "max_tokens": 200, "ignore_eos": True}),
         (CHATS, CHAT),
         (CHATS, {**CHAT, "max_tokens": 1}),
