@@ -22,7 +22,16 @@ from ridgeline.campaign.kinds.compare import ComparisonQuestion
 from ridgeline.campaign.kinds.edge import EdgeQuestion
 from ridgeline.campaign.kinds.scale import ScalingQuestion
 from ridgeline.campaign.kinds.search import SearchQuestion
-from ridgeline.campaign.verify import Mismatch, Verification, anywhere, differences, reworded, same, verify_folder
+from ridgeline.campaign.verify import (
+    Mismatch,
+    Unchecked,
+    Verification,
+    anywhere,
+    differences,
+    reworded,
+    same,
+    verify_folder,
+)
 from ridgeline.cli.campaign.verify import _verification_lines
 from ridgeline.cli.main import run as command_line
 from ridgeline.study.folder import StudyFolder
@@ -652,3 +661,15 @@ def test_a_run_that_somebody_repeated_by_hand_is_no_stranger(folder: Path) -> No
     assert found_in(folder) == []
     shutil.copytree(run, run.with_name(f"{run.name}-again"))
     assert [each.what for each in found_in(folder)] == ["a run's folder"]
+
+
+def test_what_several_runs_cannot_show_for_one_reason_is_one_line_and_files_keep_their_own() -> None:
+    found = Verification("x")
+    found.unchecked += [Unchecked(f"runs/000{n}-a/run.sh", "another release", n) for n in (1, 2)]
+    found.unchecked += [Unchecked("builds/one/log", "gone"), Unchecked("builds/two/log", "gone")]
+    lines = list(_verification_lines(found))
+    assert lines[lines.index("not checkable:") + 1 :] == [
+        "  run.sh of runs 1, 2: another release",
+        "  builds/one/log: gone",
+        "  builds/two/log: gone",
+    ]

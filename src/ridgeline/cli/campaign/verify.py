@@ -68,12 +68,11 @@ def _unchecked_lines(unchecked: Sequence[Unchecked]) -> Iterable[str]:
     """What several runs cannot show for the same reason is one line."""
     alike: dict[tuple[str, str], list[Unchecked]] = {}
     for each in unchecked:
-        alike.setdefault((Path(each.file).name, each.why), []).append(each)
-    for (name, why), those in alike.items():
-        if len(those) == 1:
-            yield f"  {_where(those[0])}: {why}"
-        else:
-            yield f"  {name} of runs {', '.join(str(each.run) for each in those)}: {why}"
+        place = each.file if each.run is None else Path(each.file).name
+        alike.setdefault((place, each.why), []).append(each)
+    for (place, why), those in alike.items():
+        runs = [str(each.run) for each in those if each.run is not None]
+        yield f"  {place} of runs {', '.join(runs)}: {why}" if len(runs) > 1 else f"  {_where(those[0])}: {why}"
 
 
 def _receipt_lines(receipt: Mapping[str, Any]) -> Iterable[str]:
