@@ -58,6 +58,7 @@ _ROWS: tuple[tuple[object, ...], ...] = (
     ("graph_capture_s", "s", "lower", "Time spent on capturing CUDA graphs, longest of all GPUs.", _ENGINE),
     ("retractions", "requests", "lower", "Requests evicted from a full KV pool, to be redone.", _LLM, _ONCE_BARE),
     ("peak_running", "requests", "higher", "Most requests that were decoded at once.", _ENGINE),
+    ("accept_length", "tokens", "higher", "Tokens that a verified step of speculative decoding kept, mean.", _ENGINE),
     ("eager_decode_share", "", "lower", "Share of decode batches that ran without a CUDA graph.", _ENGINE),
     ("ready_s", "s", "lower", "Time from the engine's start until it serves.", _ENGINE),
     ("start_saved_s", "s", "higher", "Time until it serves that baked caches saved.", _ENGINE),

@@ -160,15 +160,16 @@ class MetricNames:
 
 
 @dataclass(frozen=True, slots=True)
-class EvenRouting:
-    """The switch by which an engine, for benchmarks only, spreads tokens over all experts whatever its weights say.
+class SimulatedRouting:
+    """The switch by which an engine, for benchmarks only, draws a token's experts itself, whatever its weights say:
+    `values` has what it is set to for each routing that it knows.
 
     `others` do the same in another way, and exclude it. `around` are values of `moe_runner_backend` whose kernels route
     tokens themselves and never ask; on GPUs of the generations `around_on` the engine chooses such a one by itself.
     """
 
     variable: str
-    value: str
+    values: Mapping[str, str]
     since: Version
     others: tuple[str, ...] = ()
     around: tuple[str, ...] = ()
@@ -250,8 +251,11 @@ class ServingEngine:
     running_flag: str = "the running requests"
 
     # what dummy weights of a mixture of experts need, from the first release that has it; None: it has none
-    even_routing: EvenRouting | None = None
-    draft_knobs: tuple[str, ...] = ()  # any of which makes it draft tokens
+    simulated_routing: SimulatedRouting | None = None
+    # and what drafts with dummy weights need: the first release that keeps as many drafted tokens as it is told, and
+    # the variables that tell it
+    acceptance_since: Version | None = None
+    acceptance_variables: tuple[str, ...] = ()
 
     loads_model: bool = True  # from a folder that its nodes must see, with tokens where a hub wants them
 
@@ -303,6 +307,11 @@ class ServingEngine:
         """Shell text of the server that a session measures, on each node."""
         own = ["--host", "127.0.0.1", "--port", f"${PORT}"]
         return joined([python, *self.entry(f"${MODEL}", cluster.nodes), *own, *arguments]) + self.several_nodes(cluster)
+
+    def keeping(self, values: Mapping[str, Value], length: float) -> tuple[dict[str, str], dict[str, Value]]:
+        """Environment and values, under our names, by which a server so set keeps `length` tokens of each verified step
+        on average, whatever its drafts say."""
+        return {}, dict(values)
 
     def profiler_arguments(self, tool: str, steps: int) -> list[str]:
         """What a server is started with so that it can record so many steps: into PROFILE_FOLDER by its own profiler,

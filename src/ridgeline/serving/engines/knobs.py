@@ -141,6 +141,7 @@ _EXPERTS: Version = (0, 5, 1)
 # --cuda-graph-max-bs-decode and --cuda-graph-backend-decode; --cuda-graph-max-bs went with 0.5.20
 _GRAPHS: Version = (0, 5, 14)
 _ATTENTION_DP: Version = (0, 5, 22)
+_SPEC_FLAGS: Version = (0, 22)  # of vLLM: --spec-method, --spec-model, --spec-tokens
 _NO_GRAPHS: Mapping[str, Value] = {"cuda_graph_backend_decode": "disabled", "cuda_graph_backend_prefill": "disabled"}
 _LAYOUT, _SETTINGS = Part.LAYOUT, Part.SETTINGS
 
@@ -191,8 +192,21 @@ _ROWS = (
          _SETTINGS, "schedule_conservativeness", attention_dp_factor=0.3),
     KnobRow("disable_radix_cache", _same("disable_radix_cache", "sglang"), Domain.SWITCH, "false", (), _SETTINGS,
          "radix_cache", inverted=True),
+    # drafts: vLLM has one JSON of all of them, and short flags for three
+    KnobRow("speculative_algorithm", {"sglang": (Spelling("speculative_algorithm"),),
+                                      "vllm": (Spelling("spec_method", _SPEC_FLAGS),)},
+         Domain.TEXT, "none: nothing is drafted", (), _SETTINGS, "draft_method"),
+    KnobRow("speculative_num_steps", {"sglang": (Spelling("speculative_num_steps"),),
+                                      "vllm": (Spelling("spec_tokens", _SPEC_FLAGS),)},
+         Domain.WHOLE, "3; 5 for Llama and Grok", (), _SETTINGS, "draft_steps", "drafted tokens"),
+    KnobRow("speculative_eagle_topk", _same("speculative_eagle_topk", "sglang"), Domain.WHOLE,
+         "1; 4 for Llama and Grok", (), _SETTINGS, "draft_branches", "branches"),
     KnobRow("speculative_num_draft_tokens", _same("speculative_num_draft_tokens", "sglang"), Domain.WHOLE,
-         "1: no speculation", (), _SETTINGS, "draft_tokens", "tokens"),
+         "one more than the steps; 8 for Llama and Grok", (), _SETTINGS, "draft_tokens", "verified tokens"),
+    KnobRow("speculative_draft_model_path", {"sglang": (Spelling("speculative_draft_model_path"),),
+                                             "vllm": (Spelling("spec_model", _SPEC_FLAGS),)},
+         Domain.TEXT, "the model's own drafting layers, where it has any", ("speculative_draft_model",)),
+    KnobRow("speculative_config", _same("speculative_config", "vllm"), Domain.TEXT, "none: nothing is drafted"),
     KnobRow("scheduler_recv_interval", _same("scheduler_recv_interval", "sglang"), Domain.WHOLE, "1",
          ("recv_interval",), _SETTINGS, "recv_interval", "decode steps"),
     KnobRow("tokenizer_worker_num", _each("tokenizer_worker_num", "api_server_count"), Domain.WHOLE, "1", (), _SETTINGS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -10,56 +11,27 @@ from dataclasses import dataclass, replace
 from ridgeline import catalog
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
+from ridgeline.serving.engines.behaviour import Drafting, drafting, usual_curve
 from ridgeline.serving.engines.knobs import Part, modelled, wrong_value
 from ridgeline.serving.engines.layout import Layout, state_slots
 from ridgeline.serving.engines.releases import USUAL_ENGINE, title_of
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.model import Model
 
-# How many tokens a verified step of speculative decoding keeps, where nobody says: measured lengths by draft depth.
-#
-# The lengths are InferenceX's reference curves (August 2026): the coding prompts of SPEED-Bench, thinking on, vLLM with
-# real drafts on B300. Other prompts keep fewer: DeepSeek's own MTP layer kept 0.7 of a token less at depth 3 with
-# thinking on than without.
+
+def _usual_accept_length(model: Model, drafted: int) -> float:
+    """Where nobody says how many of so many drafted tokens are kept; 1 where no curve is known."""
+    curve = usual_curve(model.name)
+    return 1.0 if curve is None else curve.length(drafted)
 
 
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """Tokens kept with one, two, ... drafted ones, the verified one included."""
-
-    models: tuple[str, ...]  # beginnings of their names
-    source: str
-    kept: tuple[float, ...]
-
-
-_CURVES = (
-    _Curve(("deepseek-v3", "deepseek-r1", "deepseek-v4"), "DeepSeek-V4-Pro's MTP layer",
-           (1.79, 2.27, 2.49, 2.54, 2.55, 2.55, 2.54, 2.58)),
-    _Curve(("glm-5",), "GLM-5.2's MTP layer", (1.84, 2.50, 2.99, 3.33, 3.61, 3.78, 3.91, 4.06)),
-    _Curve(("kimi-k2",), "Kimi-K2.5 with EAGLE3", (1.83, 2.43, 2.88, 3.24, 3.46, 3.62, 3.71, 3.77)),
-    _Curve(("qwen3.5",), "Qwen3.5-397B's MTP layer", (1.93, 2.73, 3.39, 3.97, 4.41, 4.80, 5.04, 5.21)),
-)  # fmt: skip
-
-
-def _usual_accept_length(model: Model, draft_tokens: int) -> float:
-    """Of a step that verifies so many tokens, all but one of them drafted; 1 where no curve is known."""
-    curve = _curve(model)
-    if draft_tokens < 2 or curve is None:
-        return 1.0
-    return curve.kept[min(draft_tokens - 1, len(curve.kept)) - 1]
-
-
-def acceptance_assumed(model: Model, draft_tokens: int) -> str:
+def acceptance_assumed(model: Model, settings: EngineSettings) -> str:
     """The sentence for an answer that rests on it."""
-    curve, length = _curve(model), _usual_accept_length(model, draft_tokens)
+    curve, length = usual_curve(model.name), _usual_accept_length(model, settings.drafting.depth)
     if curve is None:
-        return f"no draft of {model.name} is ever kept, since none was measured; --accept-length says how many are"
-    kept = f"{length:g} of {draft_tokens} verified tokens are kept"
-    return f"{kept}, as {curve.source} did on coding prompts; --accept-length says otherwise"
-
-
-def _curve(model: Model) -> _Curve | None:
-    return next((curve for curve in _CURVES if model.name.lower().startswith(curve.models)), None)
+        return f"no draft of {model.name} is ever kept, since none was measured; an accept length says how many are"
+    kept = f"{length:g} of {settings.draft_tokens} verified tokens are kept"
+    return f"{kept}, as {curve.source} did on coding prompts; an accept length says otherwise"
 
 
 BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton")
@@ -87,6 +59,10 @@ class EngineSettings:
     radix_cache: bool = True
     accept_length: float | None = None  # speculative decoding: tokens kept per verified step; None: as others measured
     draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
+    draft_method: str = ""  # --speculative-algorithm; "": a layer that drafts one token after the other
+    draft_steps: int | None = None  # --speculative-num-steps; None: as many as make a chain of the verified tokens
+    draft_branches: int = 1  # --speculative-eagle-topk: branches of the tree of drafts
+    experts: str = ""  # how tokens find their experts, as `behaviour.parse_routing` has it; "": by a trained router
     draft_overlap: bool | None = None  # the host works ahead of drafts too (SGLANG_ENABLE_SPEC_V2); None: by release
     mixed_chunk: bool = False  # prompts and decode tokens share a step (SGLang's --enable-mixed-chunk; vLLM always)
     recv_interval: int = 1  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
@@ -103,12 +79,13 @@ class EngineSettings:
                 f"attention backend {self.attention_backend!r} is not known; use one of {', '.join(BACKENDS)}"
             )
         for name in ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "page_size", "draft_tokens",
-                     "recv_interval", "tokenizer_workers", "detokenizer_workers", "stream_interval"):  # fmt: skip
+                     "draft_steps", "draft_branches", "recv_interval", "tokenizer_workers", "detokenizer_workers",
+                     "stream_interval"):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} is {value}; it must be at least 1")
-        for name, most in (("page_size", 1024), ("draft_tokens", 1024)):
-            if getattr(self, name) > most:
+        for name, most in (("page_size", 1024), ("draft_tokens", 1024), ("draft_steps", 1024)):
+            if (getattr(self, name) or 0) > most:
                 raise InputError(f"{name} is {getattr(self, name):,}; engines take 1 to {most:,}")
         if self.cuda_graph_max_bs is not None and self.cuda_graph_max_bs < 0:
             raise InputError(f"cuda_graph_max_bs is {self.cuda_graph_max_bs}; use 0 to switch graphs off")
@@ -124,6 +101,10 @@ class EngineSettings:
                 f"an accept length of {self.accept_length:g} is not between 1 and {self.draft_tokens} draft tokens; "
                 f"{remedy}"
             )
+
+    @property
+    def drafting(self) -> Drafting:
+        return drafting(self.draft_method, self.draft_tokens, self.draft_steps, self.draft_branches)
 
 
 DEFAULTS = EngineSettings()
@@ -142,7 +123,7 @@ class Applied:
     conservativeness: float
     radix_cache: bool
     accept_length: float
-    draft_tokens: int
+    drafting: Drafting
     page_size: int
     engine: str = USUAL_ENGINE
     mixed: bool = False  # prompts and decode tokens share a step: always with vLLM, with SGLang's mixed chunk
@@ -151,6 +132,11 @@ class Applied:
     overlap: bool = True  # the host prepares a step while the GPU computes the one before
     whole_prompts: bool = False  # a mixed step takes a request on only when all of its prompt has room
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
+    experts: str = ""  # how tokens find their experts
+
+    @property
+    def draft_tokens(self) -> int:
+        return self.drafting.tokens
 
 
 class EngineDefaults:
@@ -223,8 +209,8 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         max_prefill_tokens=max(settings.max_prefill_tokens, chunk) * layout.pp,
         conservativeness=settings.schedule_conservativeness,
         radix_cache=settings.radix_cache,
-        accept_length=settings.accept_length or _usual_accept_length(model, settings.draft_tokens),
-        draft_tokens=settings.draft_tokens,
+        accept_length=settings.accept_length or _usual_accept_length(model, settings.drafting.depth),
+        drafting=settings.drafting,
         page_size=settings.page_size,
         engine=settings.engine,
         mixed=own.mixes or (settings.mixed_chunk and layout.attn_dp == 1),
@@ -233,6 +219,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         overlap=own.overlaps(settings),
         whole_prompts=own.admits_whole_prompts(settings),
         kernel_set=own.kernel_set(settings),
+        experts=settings.experts,
     )
 
 
@@ -302,6 +289,7 @@ def settings_of(values: Mapping[str, Value], base: EngineSettings = DEFAULTS) ->
         if knob.name in values:
             value = values[knob.name]
             found[knob.field] = not value if knob.inverted else value
+    found |= _drafts_of(values, found)
     if found.get("prefill_graph"):
         del found["prefill_graph"]  # a switch that is not thrown: whether there are graphs is the engine's choice
     if found.get("cuda_graph_max_bs") == 0:
@@ -312,6 +300,34 @@ def settings_of(values: Mapping[str, Value], base: EngineSettings = DEFAULTS) ->
         # without chunks a round still ends at this many tokens
         found["chunked_prefill_size"] = found.get("max_prefill_tokens", base.max_prefill_tokens)
     return replace(base, **found)  # type: ignore[arg-type]
+
+
+# What SGLang takes where an algorithm is named and no numbers are: drafting steps, of one branch. Llama and Grok get a
+# tree of 5 steps, 4 branches and 8 tokens there, which their config alone does not tell us.
+_USUAL_STEPS = 3
+_NO_DRAFTS: Mapping[str, Value] = {"draft_method": "", "draft_tokens": 1, "draft_steps": None, "draft_branches": 1}
+
+
+def _drafts_of(values: Mapping[str, Value], found: Mapping[str, Value]) -> dict[str, Value]:
+    """What an engine with these values drafts: nothing without an algorithm, a chain where there is one branch."""
+    config = speculative_config(values)
+    method = values.get("speculative_algorithm") or config.get("method")
+    if not method and not config:
+        return dict(_NO_DRAFTS) if "draft_tokens" in found or "draft_steps" in found else {}
+    steps, tokens = found.get("draft_steps") or config.get("num_speculative_tokens"), found.get("draft_tokens")
+    steps = _USUAL_STEPS if steps is None and tokens is None else steps
+    if isinstance(steps, int) and (tokens is None or found.get("draft_branches", 1) == 1):
+        tokens = steps + 1
+    return {"draft_method": str(method or ""), "draft_steps": steps, "draft_tokens": tokens}
+
+
+def speculative_config(values: Mapping[str, Value]) -> dict[str, Value]:
+    """vLLM's JSON of drafts, under names with underscores; empty where there is none, or where it cannot be read."""
+    try:
+        said = json.loads(str(values.get("speculative_config") or "{}"))
+    except ValueError:
+        return {}
+    return {str(n).replace("-", "_"): v for n, v in said.items()} if isinstance(said, dict) else {}
 
 
 def model_of(model: Model, values: Mapping[str, Value]) -> Model:

@@ -211,7 +211,12 @@ def _experts(fields: Fields) -> Experts | None:
     latent = fields.first("moe_latent_size", "routed_expert_hidden_size")
     found = Experts(count, per_token, width, latent=fields.positive(latent) if latent else 0)
     shared, shared_width = _shared(fields, width)
-    return replace(found, shared=shared, shared_width=shared_width)
+    return replace(found, shared=shared, shared_width=shared_width, biased=_routes_by_bias(fields))
+
+
+def _routes_by_bias(fields: Fields) -> bool:
+    said = fields.text("topk_method") == "noaux_tc" or bool(fields.value("use_routing_bias"))
+    return said or fields.text("model_type") in _BIASED_ROUTERS
 
 
 def _refuse_other_experts(fields: Fields) -> None:
@@ -376,6 +381,11 @@ _UNKNOWN_KINDS = {
 _UNUSED_EMBEDDING = {
     "gpt_oss", "glm4_moe", "qwen3_next", "deepseek_v32", "deepseek_v4", "deepseek_ref", "glm_moe_dsa", "minimax_m2",
     "minimax_m3", "minimax_m3_vl", "nemotron_h", "step3_text", "step3p5",
+}  # fmt: skip
+# families whose routers add a bias of each expert to its score, whatever their configs say of it
+_BIASED_ROUTERS = {
+    "deepseek_v3", "deepseek_v32", "deepseek_v4", "kimi_k2", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "minimax_m2",
+    "minimax_m3", "minimax_m3_vl", "nemotron_h", "step3p5",
 }  # fmt: skip
 _REFUSED_FIELDS = {
     "linear_attn_config": "Kimi's delta attention",

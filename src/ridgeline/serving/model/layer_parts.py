@@ -166,6 +166,7 @@ class Experts:
     shared: int = 0
     shared_width: int = 0
     latent: int = 0  # experts that work on a narrower copy of the hidden vector; 0: on the vector itself
+    biased: bool = False  # whether the router adds a bias of each expert to its scores
 
     def touched(self, tokens: float) -> float:
         """Experts of one layer that at least one of `tokens` tokens is sent to, when routing is balanced."""

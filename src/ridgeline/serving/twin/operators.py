@@ -8,6 +8,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
+from ridgeline.serving.engines.behaviour import COLLAPSED, NORMAL, UNIFORM, popularity
 from ridgeline.serving.engines.layout import Layout, matrix_shards
 from ridgeline.serving.engines.settings import Applied, defaults_of
 from ridgeline.serving.hardware.cluster import Gpu
@@ -16,6 +17,7 @@ from ridgeline.serving.model.model import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Mo
 from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.priors import (
     FFN_SMALL,
+    HEAD_BY_HEAD,
     INDEX_OPS,
     INDEX_SMALL,
     LAYER_OPS,
@@ -34,6 +36,10 @@ from ridgeline.serving.twin.priors import (
     SMALL_TILE_COUNT,
     STATE_OPS,
     STATE_SMALL,
+    SWITCH_SMALL,
+    TUNED_BLOCKS,
+    VERIFY_TOKEN_S,
+    VERIFY_WIDTH,
 )
 from ridgeline.serving.twin.rates import ExpertRate, kernels_of
 
@@ -128,16 +134,32 @@ def decode_attention(
     rate = kernels_of(gpu, applied.kernel_set).decode(applied.backend, mla=model.attention.mla)
     memory_bytes_s = gpu.bandwidth_bytes_s * factors.memory * factors.attention
     flops_s = gpu.flops_of("bf16") * factors.attention
+    head_s = heads_on_rank(model, layout) * _head_token_s(model, applied) / gpu.sms
     found: dict[float, float] = {}
     compute_bound_s = all_s = 0.0
     for reach, layers in model.reaches(layout.attn_tp):
         memory_s = (reach.kv_values * KV_BYTES[model.kv_dtype] + reach.index_bytes) / memory_bytes_s
         compute_s = reach.decode_flops * applied.draft_tokens / flops_s
-        slower = layers * rate.overlapped(compute_s, memory_s) / (layout.attn_dp * layout.pp)
+        each_s = rate.overlapped(compute_s, memory_s)
+        if head_s and reach.kv_values:
+            each_s = max(each_s, head_s)
+        slower = layers * each_s / (layout.attn_dp * layout.pp)
         found[reach.cap] = found.get(reach.cap, 0.0) + slower
         computing = compute_s / rate.peak > memory_s / rate.memory
         all_s, compute_bound_s = all_s + slower, compute_bound_s + (slower if computing else 0.0)
     return tuple(sorted(found.items())), "compute" if compute_bound_s > all_s / 2 else "memory"
+
+
+def _head_token_s(model: Model, applied: Applied) -> float:
+    """What one head of one request takes for a cached token where a kernel for prompts verifies drafts; else 0."""
+    if applied.draft_tokens < 2 or applied.backend not in HEAD_BY_HEAD:
+        return 0.0
+    a = model.attention
+    return VERIFY_TOKEN_S * (a.latent + a.rope_dim if a.mla else a.head_dim) / VERIFY_WIDTH
+
+
+def heads_on_rank(model: Model, layout: Layout) -> float:
+    return model.attention.heads / layout.attn_tp
 
 
 def prefill_attention(
@@ -172,6 +194,8 @@ def floors_s(model: Model, gpu: Gpu, applied: Applied, *, decode: bool) -> float
         seconds += len(mixer.layers) * (states if isinstance(mixer.kind, LinearAttention) else attention).floor_s
     if model.experts is not None:
         seconds += len(model.moe_layers) * known.experts(model.weights_dtype).rate.floor_s
+        if applied.experts in (UNIFORM, NORMAL):  # which only the engine's own switch brings about
+            seconds += len(model.moe_layers) * SWITCH_SMALL * SMALL_OP_S
     return seconds
 
 
@@ -228,6 +252,18 @@ def expert_rate(model: Model, gpu: Gpu, applied: Applied) -> ExpertRate:
     return rate
 
 
+def tuned_blocks(model: Model, layout: Layout, gpu: Gpu, applied: Applied) -> bool:
+    """Whether the kernels of experts in FP8 blocks have tiles tuned for their shape, as far as SGLang's are known."""
+    experts, shipped = model.experts, TUNED_BLOCKS.get(gpu.name)
+    own = defaults_of(applied.engine)
+    if experts is None or shipped is None or model.weights_dtype != "fp8" or not own.deepseek_kernels:
+        return True
+    if own.deepep and layout.ep > 1 and layout.attn_dp > 1:  # DeepGEMM computes what DeepEP brings
+        return True
+    count, width = experts.count // layout.ep, experts.width * layout.ep // layout.tp
+    return bool({(count, width), (count + 1, width)} & shipped)
+
+
 # Which experts a pass asks for: some more often than others, and ranks that hold them never equally.
 #
 # A router that was trained prefers some experts. Popularity is taken to be log-normal; then a small batch touches fewer
@@ -237,20 +273,19 @@ _STEPS = 16
 
 
 @lru_cache(maxsize=8192)  # a simulation asks for the same few batch sizes a hundred thousand times
-def touched(experts: Experts, rows: float) -> float:
+def touched(experts: Experts, rows: float, routing: str = "") -> float:
     """Experts of one layer that at least one of `rows` tokens is sent to."""
+    if routing == COLLAPSED:
+        return float(experts.per_token)
     each = -math.log1p(-experts.per_token / experts.count) * rows if experts.per_token < experts.count else math.inf
-    share = sum(1.0 - math.exp(-each * liked) for liked in _popularity()) / _STEPS
+    share = sum(1.0 - math.exp(-each * liked) for liked in _liked(routing, experts.count)) / _STEPS
     # one token alone asks for as many as it is sent to, whoever they are
     return max(experts.count * share, min(1.0, rows) * experts.per_token)
 
 
-@lru_cache(maxsize=1)
-def _popularity() -> tuple[float, ...]:
-    """How often experts are asked for, over the mean: the middles of so many equal parts."""
-    normal = NormalDist()
-    raw = [math.exp(POPULARITY_SPREAD * normal.inv_cdf((k + 0.5) / _STEPS)) for k in range(_STEPS)]
-    return tuple(r * _STEPS / sum(raw) for r in raw)
+@lru_cache(maxsize=64)
+def _liked(routing: str, count: int) -> tuple[float, ...]:
+    return popularity(routing, _STEPS, count, POPULARITY_SPREAD)
 
 
 def fullest_share(experts: Experts, asked: float, ranks: int) -> float:
@@ -266,14 +301,17 @@ def fullest_share(experts: Experts, asked: float, ranks: int) -> float:
     return min(1.0 + largest * spread / mean, most / mean)
 
 
-def fullest_load(experts: Experts, rows: float, ranks: int) -> float:
+def fullest_load(experts: Experts, rows: float, ranks: int, routing: str = "") -> float:
     """Copies of tokens that the fullest of `ranks` expert ranks computes, over their mean.
 
     Some ranks hold more of the popular experts than others, and few tokens fall unevenly besides.
     """
     if ranks <= 1:
         return 1.0
-    liked = (math.exp(POPULARITY_SPREAD**2) - 1.0) * ranks / experts.count
+    unequal = math.exp(POPULARITY_SPREAD**2) - 1.0  # the variance of a trained router's popularity
+    if routing:
+        unequal = sum(liked**2 for liked in _liked(routing, experts.count)) / _STEPS - 1.0
+    liked = unequal * ranks / experts.count
     drawn = ranks / (rows * experts.per_token)
     largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
     return min(1.0 + largest * math.sqrt((liked + drawn) * (1.0 - 1.0 / ranks)), float(ranks))

@@ -40,6 +40,10 @@ DRAFT_PHASES, DRAFT_PHASE_S = 3, 0.8e-3
 # FlashInfer plans every pass of attention on the host, which waits for the lengths from the GPU first (sglang PR 9588,
 # flashinfer_mla_backend.py); back ends that read lengths on the GPU do not.
 PLANNED_BACKENDS, DRAFT_PLAN_S = frozenset({"flashinfer"}), 0.6e-3
+# Triton's back end verifies drafts with its kernel for prompts (SGLang 0.5.15, extend_attention.py): a program for each
+# head of each request reads all of its past by itself, whatever other heads share it. On one multiprocessor of an H200
+# a token of a 128-wide head takes 70 ns (Llama-8B: 0.7 ms a layer for 32 requests of 1,350 tokens).
+HEAD_BY_HEAD, VERIFY_TOKEN_S, VERIFY_WIDTH = frozenset({"triton"}), 70e-9, 128
 # Passes over the logits by softmax, top-p and sampling, in float32.
 SAMPLING_PASSES = 6
 # Reads and writes of hidden-wide vectors per layer: norms, rope, residuals, quantisation, gate activation.
@@ -52,6 +56,19 @@ UNTUNED_SHARE, TUNED_COUNTS = 0.58, frozenset({8, 16, 32, 128, 160, 256, 384, 51
 SMALL_TILE, SMALL_TILE_COUNT = 16.0, 256
 # How unequal a trained router's experts are: the spread of the logarithm of how often each is asked for.
 POPULARITY_SPREAD = 0.7
+# Kernels of a mixture's layer that an engine's switch for benchmarks adds where it draws the experts itself: eight of
+# 0.8 to 2.1 us, together 9.6 us (SGLang 0.5.15 on H200).
+SWITCH_SMALL = 6
+# Experts in FP8 blocks for whose number and width on a rank SGLang ships no tuned tiles: share of what tuned ones reach
+# of the memory's bandwidth (GLM-4.5-Air on one H200: 0.68 and 0.79 of it at 4 and 32 requests, where the tables, which
+# are of tuned ones, have 0.89). What it ships (0.5.15 and 0.5.23, fused_moe_triton/configs): experts, with the shared
+# one or without, and their width.
+UNTUNED_BLOCKS = 0.83
+TUNED_BLOCKS = {
+    "h100": {(64, 1024), (128, 384), (256, 128), (256, 384), (257, 128), (272, 128), (512, 128), (512, 256)},
+    "h200": {(64, 512), (72, 2048), (80, 640), (128, 384), (128, 768), (160, 640), (256, 256), (256, 512), (257, 128),
+             (257, 256), (257, 512), (264, 256), (384, 128), (385, 128), (512, 128), (513, 512)},
+}  # fmt: skip
 # Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
 PIPELINE_BUBBLE = 1.05
 

@@ -245,7 +245,7 @@ def _assumed(deployment: Deployment) -> tuple[str, ...]:
     settings = deployment.role_settings("both" if deployment.layout.decode is None else "decode")
     if settings.draft_tokens < 2 or settings.accept_length is not None:
         return ()
-    return (acceptance_assumed(deployment.model, settings.draft_tokens),)
+    return (acceptance_assumed(deployment.model, settings),)
 
 
 def _applied(engine: Engine, role: str, deployment: Deployment) -> dict[str, object]:

@@ -26,6 +26,7 @@ from ridgeline.serving.twin.operators import (
     floors_s,
     fullest_load,
     fullest_share,
+    heads_on_rank,
     kernels,
     prefill_attention,
     products,
@@ -33,6 +34,7 @@ from ridgeline.serving.twin.operators import (
     routed_experts,
     state_costs,
     touched,
+    tuned_blocks,
 )
 from ridgeline.serving.twin.priors import (
     AGREE_S,
@@ -41,12 +43,14 @@ from ridgeline.serving.twin.priors import (
     DRAFT_PLAN_S,
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
+    HEAD_BY_HEAD,
     HOST_OP_S,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
     PLANNED_BACKENDS,
     SAMPLING_PASSES,
     TUNED_COUNTS,
+    UNTUNED_BLOCKS,
     UNTUNED_SHARE,
 )
 
@@ -55,7 +59,7 @@ _HEAD_TERMS = ("LM head", "sampling", "logits all-gather")
 
 
 # What the GPU's part of a step depends on of what an engine applies; the rest is for its host and its scheduler.
-_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "draft_tokens")
+_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "drafting", "experts")
 
 
 @lru_cache(maxsize=256)
@@ -80,6 +84,7 @@ class StepTime:
         whole = model.weights_dtype in WHOLE_DTYPES and model.experts is not None
         untuned = whole and model.experts is not None and model.experts.count not in TUNED_COUNTS
         self._tuned = UNTUNED_SHARE if untuned else 1.0
+        self._tuned_blocks = 1.0 if tuned_blocks(model, layout, self.gpu, applied) else UNTUNED_BLOCKS
         self._bandwidth = self.gpu.bandwidth_bytes_s * factors.memory
         self._stream_s = 1.0 / (self.gpu.bandwidth_bytes_s * ELEMENTWISE_MEMORY * factors.memory)
         self._contexts, self._context_bound = decode_attention(model, layout, self.gpu, applied, factors)
@@ -128,8 +133,9 @@ class StepTime:
             if batch not in self._decode_sums:
                 self._decode_sums[batch] = sum(t.seconds for t in self._decode_terms(batch))
             base_s, host_s = self._decode_sums[batch], self._decode_host_s(batch)
-            base_s += sum(cap * batch * each_s for cap, each_s in self._contexts[:passed])
-            per_token_s = sum(each_s for _, each_s in self._contexts[passed:])
+            few = self._few_heads(batch)
+            base_s += sum(cap * batch * each_s for cap, each_s in self._contexts[:passed]) * few
+            per_token_s = sum(each_s for _, each_s in self._contexts[passed:]) * few
             stretch, agree_s = self._decode_stretch, self._agree_s
             waited_s = 0.0 if self.applied.overlap else host_s * self._bubble
             line = (base_s * stretch + waited_s + agree_s, per_token_s * stretch, host_s + agree_s)
@@ -139,7 +145,7 @@ class StepTime:
     def explain_decode(self, batch: int, context: float) -> list[Term]:
         """The terms of `decode_s`, adding up to it; what the host hides is listed with zero seconds."""
         terms, host_s = self._decode_terms(batch), self._decode_host_s(batch)
-        seen_s = sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
+        seen_s = sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts) * self._few_heads(batch)
         terms.append(Term("attention over cached tokens", seen_s, self._context_bound))
         terms = [t._replace(seconds=t.seconds * self.factors.decode) for t in terms]
         if not self.applied.overlap:
@@ -216,17 +222,28 @@ class StepTime:
             terms += self._draft_terms(micro, drafts)
         return terms
 
+    def _few_heads(self, batch: int) -> float:
+        """How much longer attention takes while the heads of a batch do not fill a GPU, where each has a program."""
+        if self.applied.draft_tokens < 2 or self.applied.backend not in HEAD_BY_HEAD:
+            return 1.0
+        programs = heads_on_rank(self.model, self.layout) * max(1.0, batch / self.layout.pp / self.layout.attn_dp)
+        return max(1.0, self.gpu.sms / programs)
+
     def _draft_terms(self, micro: float, drafts: int) -> list[Term]:
-        """Drafting for one verified step: a layer and the LM head for each drafted token, one request a row, then both
-        once more over what was verified. The GPU waits while the host goes from one of these phases to the next."""
+        """Drafting for one verified step. The first drafted token follows from the last pass of the step before, over
+        what was verified; each other one takes a layer and the LM head. The GPU waits while the host goes from one of
+        these phases to the next."""
+        passes, branches = self.applied.drafting.passes, self.applied.drafting.branches
+        if not passes:  # drafts come from the text itself
+            return [Term("host between drafting and verifying", DRAFT_PHASE_S * self.factors.host, "host")]
         rank_rows = math.ceil(micro / self.layout.attn_dp)
-        each_s = self._drafter.one_layer_s(rank_rows, micro, micro)
+        each_s = self._drafter.one_layer_s(rank_rows * branches, micro * branches, micro * branches)
         again_s = self._drafter.one_layer_s(rank_rows * drafts, micro * drafts, micro)
         wait_s = DRAFT_PHASES * DRAFT_PHASE_S
         if self.applied.backend in PLANNED_BACKENDS:
             wait_s += (drafts + 1) * DRAFT_PLAN_S
         return [
-            Term("draft model", (drafts - 1) * each_s + again_s, "memory"),
+            Term("draft model", (passes - 1) * each_s + again_s, "memory"),
             Term("host between drafting and verifying", wait_s * self.factors.host, "host"),
         ]
 
@@ -286,16 +303,17 @@ class StepTime:
         experts = self.model.experts
         assert experts is not None
         flops_s = self.gpu.flops_of(self.model.weights_dtype) * self.factors.compute
-        asked = touched(experts, rows)
+        asked = touched(experts, rows, self.applied.experts)
         computed = self._experts.rows(rows * experts.per_token, asked)
         columns = experts.width * self.layout.ep / self.layout.tp
         reached = self._experts.widened(columns) * self._tuned
         # expert ranks wait for the one with most to compute, or to read
         ranks = self.layout.ep
-        uneven = fullest_load(experts, rows, ranks)
+        uneven = fullest_load(experts, rows, ranks, self.applied.experts)
         compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached * uneven
         share = asked / experts.count
         memory_s = self._expert_bytes * share / self._bandwidth * fullest_share(experts, asked, ranks)
+        memory_s /= self._tuned_blocks
         rate = self._experts.rate
         bound = "compute" if compute_s / rate.peak > memory_s / rate.memory else "memory"
         return Term(f"experts ({share:.0%} touched)", rate.overlapped(compute_s, memory_s), bound)

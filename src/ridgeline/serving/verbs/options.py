@@ -13,8 +13,8 @@ import typer
 
 from ridgeline.cli.options import takes as takes  # for the verbs beside this file
 from ridgeline.errors import InputError
+from ridgeline.serving.engines import behaviour, fitting
 from ridgeline.serving.engines import deployment as engines_deployment
-from ridgeline.serving.engines import fitting
 from ridgeline.serving.engines import layout as engines_layout
 from ridgeline.serving.engines import settings as engines_settings
 from ridgeline.serving.engines.releases import USUAL_ENGINE
@@ -97,12 +97,29 @@ class EngineArguments:
     cuda_graph_max_bs: Annotated[int | None, typer.Option(help="Largest captured decode batch; 0: no graphs.")] = None
     chunked_prefill_size: Annotated[int | None, typer.Option(help="Tokens of one prefill round.")] = None
     attention_backend: AttentionBackend = None
+    experts: Annotated[
+        str | None,
+        typer.Option(
+            help="How tokens find their experts: uniform, zipf:1.2, normal; default: as a trained router sends them.",
+        ),
+    ] = None
+    draft_tokens: Annotated[int, typer.Option(help="Speculative decoding: tokens verified a step.")] = 1
+    accept_length: Annotated[
+        str | None,
+        typer.Option(help="Speculative decoding: tokens kept a step, or the name of a curve; default: as measured."),
+    ] = None
 
     def settings(self, **own: Any) -> engines_settings.EngineSettings:
         """`own` are settings that only one verb takes."""
         names = ("max_running_requests", "cuda_graph_max_bs", "chunked_prefill_size")
         given = {"mem_fraction_static": self.mem_fraction, **{name: getattr(self, name) for name in names}}
         said = {name: value for name, value in given.items() if value is not None}
+        kept = None if self.accept_length is None else behaviour.parse_acceptance(self.accept_length)
+        own |= {
+            "experts": behaviour.parse_routing(self.experts) if self.experts else "",
+            "draft_tokens": self.draft_tokens,
+            "accept_length": None if kept is None else kept.length(max(0, self.draft_tokens - 1)),
+        }
         return engines_settings.settings_of(
             said,
             engines_settings.parse_engine(

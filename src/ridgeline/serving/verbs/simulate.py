@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ridgeline.serving.twin.simulate import SimulationResult
 
 
-_ENGINE = ("schedule_conservativeness", "page_size", "radix_cache", "prefill_graph", "accept_length", "draft_tokens")
+_ENGINE = ("schedule_conservativeness", "page_size", "radix_cache", "prefill_graph")
 _TRAFFIC = ("requests", "rate_s", "concurrency", "burstiness", "seed")
 
 
@@ -34,10 +34,6 @@ class SimulationArguments(option.DeploymentArguments):
     prefill_graph: Annotated[
         bool | None, typer.Option(help="CUDA graphs of prefill steps; default: the engine's choice.")
     ] = None
-    accept_length: Annotated[
-        float | None, typer.Option(help="Speculative decoding: tokens accepted a step; default: measured.")
-    ] = None
-    draft_tokens: Annotated[int, typer.Option(help="Speculative decoding: tokens verified a step.")] = 1
     routing: Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")] = "round-robin"
     traffic: option.TrafficText = "sharegpt"
     requests: Annotated[int | None, typer.Option(help="How many; default: 1000, or the whole trace.")] = None

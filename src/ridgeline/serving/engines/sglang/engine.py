@@ -30,18 +30,19 @@ from ridgeline.serving.engines.base import (
     OFFLINE_RESULT,
     PORT,
     EngineLog,
-    EvenRouting,
     HostCosts,
     MetricNames,
     OfflineBatch,
     OneTimeStep,
     ServerLaunch,
     ServingEngine,
+    SimulatedRouting,
     Span,
     StepNeeds,
     joined,
     known,
 )
+from ridgeline.serving.engines.behaviour import UNIFORM
 from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.layout import Layout
@@ -50,6 +51,7 @@ from ridgeline.serving.engines.memory import MemoryPlan
 from ridgeline.serving.engines.releases import Version, release_meant
 from ridgeline.serving.engines.settings import EngineSettings, layout_of, role_of, values_of
 from ridgeline.serving.engines.sglang.defaults import SglangDefaults
+from ridgeline.serving.engines.sglang.drafts import draft_refusal
 from ridgeline.serving.engines.sglang.failures import TEXTS, VALUES_TO_TRY
 from ridgeline.serving.engines.sglang.log import (
     READY,
@@ -151,6 +153,7 @@ _STEPS: Mapping[str, OneTimeStep] = {
 }
 
 
+_KEPT = "SGLANG_SIMULATE_ACC_LEN"
 # the release whose front end was measured on a machine of ours
 _SERVED_HERE: Version = (0, 5, 15)
 
@@ -219,15 +222,18 @@ class Sglang(ServingEngine):
     # Read in the repository's tags: srt/environ.py has the variable from v0.5.13 on (not v0.5.12.post1), and
     # srt/layers/moe/topk.py heeds it in select_experts, which the back ends named here go around (TopK.forward_cuda,
     # v0.5.13 to v0.5.15). On Blackwell srt/server_args.py (v0.5.13) chooses flashinfer_trtllm itself for some models.
-    even_routing = EvenRouting(
+    simulated_routing = SimulatedRouting(
         "SGLANG_SIMULATE_UNIFORM_EXPERTS",
-        "1",
+        {UNIFORM: "1"},
         (0, 5, 13),
         others=("SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS",),
         around=("triton_kernel", "flashinfer_trtllm", "flashinfer_mxfp4", "experimental_sgl_trtllm"),
         around_on=("b200", "b300", "gb200", "gb300"),
     )
-    draft_knobs = ("speculative_algorithm",)
+    # Read in the repository's tags: srt/environ.py has it from v0.5.3 on (SIMULATE_ACC_LEN before), and
+    # `match-expected` draws so that the mean is the one asked for (`multinomial`, the default up to 0.5.10, does not).
+    acceptance_since = (0, 5, 3)
+    acceptance_variables = (_KEPT, "SGLANG_SIMULATE_ACC_METHOD", "SGLANG_SIMULATE_ACC_TOKEN_MODE")
     failure_texts = TEXTS
     values_to_try = VALUES_TO_TRY
     when_omitted = MappingProxyType({"kv_cache_dtype": "auto", "schedule_conservativeness": 1.0})
@@ -258,6 +264,9 @@ class Sglang(ServingEngine):
         activities = ["CUDA_PROFILER"] if tool == NSYS else ["CPU", "GPU"]
         # stacks make a trace several times as large, and nothing here reads them
         return {"output_dir": folder, "num_steps": steps, "activities": activities, "with_stack": False}
+
+    def keeping(self, values: Mapping[str, Value], length: float) -> tuple[dict[str, str], dict[str, Value]]:
+        return {_KEPT: f"{length:g}", "SGLANG_SIMULATE_ACC_METHOD": "match-expected"}, dict(values)
 
     def over_nodes(self, span: Span) -> list[str]:
         meeting = OnNode(f"{span.head}:{span.port}")
@@ -320,6 +329,8 @@ class Sglang(ServingEngine):
             attn_dp = groups if deepep and isinstance(groups, int) else 1
             if (reason := mode_refusal(mode, role_of(values), attn_dp, version)) is not None:
                 return reason
+        if (reason := draft_refusal(model, values)) is not None:
+            return reason
         page, chunk = values.get("page_size"), values.get("chunked_prefill_size")
         if isinstance(page, int) and isinstance(chunk, int) and page > 1 and chunk > 0 and chunk % page:
             return f"chunked_prefill_size {chunk} is not a multiple of page_size {page}"
@@ -344,9 +355,17 @@ def _figures(log: SglangLog) -> tuple[Measurement, ...]:
         ("graph_capture_s", max((g.elapsed_s or 0.0 for g in log.graphs), default=None)),
         ("retractions", sum(r.requests for r in log.retractions) if log.limits else None),
         ("peak_running", max((d.running for d in log.decodes), default=None)),
+        ("accept_length", _accept_length(log)),
         ("eager_decode_share", eager / len(log.decodes) if log.decodes else None),
     )
     return known(figures, OWN_LOG)
+
+
+def _accept_length(log: SglangLog) -> float | None:
+    """Over the batches of the log, each as heavy as the requests in it."""
+    kept = [(d.accept_len, d.running) for d in log.decodes if d.accept_len is not None and d.running]
+    weight = sum(running for _, running in kept)
+    return sum(length * running for length, running in kept) / weight if weight else None
 
 
 def _kv_tokens(pools: Iterable[KvPool]) -> int | None:

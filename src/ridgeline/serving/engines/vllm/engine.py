@@ -22,23 +22,24 @@ from ridgeline.serving.engines.base import (
     NSYS,
     OFFLINE_RESULT,
     EngineLog,
-    EvenRouting,
     HostCosts,
     MetricNames,
     OfflineBatch,
     ServerLaunch,
     ServingEngine,
+    SimulatedRouting,
     Span,
     joined,
     known,
 )
+from ridgeline.serving.engines.behaviour import NORMAL, UNIFORM
 from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install, version_of
 from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import MemoryPlan
 from ridgeline.serving.engines.releases import Version
-from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.settings import EngineSettings, speculative_config
 from ridgeline.serving.engines.vllm.defaults import VllmDefaults, meant, utilization
 from ridgeline.serving.engines.vllm.log import TEXTS, VALUES_TO_TRY, VllmLog, read_vllm_log
 from ridgeline.serving.hardware.cluster import Gpu
@@ -122,8 +123,10 @@ class _Vllm(ServingEngine):
     )
     # Read in the repository's tags: vllm/envs.py has it from v0.10.1 on (not v0.10.0), with the strategies
     # uniform_random and normal_routing.
-    even_routing = EvenRouting("VLLM_MOE_ROUTING_SIMULATION_STRATEGY", "uniform_random", (0, 10, 1))
-    draft_knobs = ("speculative_config", "speculative_model")
+    simulated_routing = SimulatedRouting(
+        "VLLM_MOE_ROUTING_SIMULATION_STRATEGY", {UNIFORM: "uniform_random", NORMAL: "normal_routing"}, (0, 10, 1)
+    )
+    acceptance_since = (0, 20)  # `synthetic_acceptance_length` of SpeculativeConfig (not v0.19.1)
     failure_texts = TEXTS
     values_to_try = VALUES_TO_TRY
     # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow
@@ -162,6 +165,10 @@ class _Vllm(ServingEngine):
             "max_iterations": steps,
         }
         return ["--profiler-config", json.dumps(config)]
+
+    def keeping(self, values: Mapping[str, Value], length: float) -> tuple[dict[str, str], dict[str, Value]]:
+        synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": length}
+        return {}, {**values, "speculative_config": json.dumps({**speculative_config(values), **synthetic})}
 
     def over_nodes(self, span: Span) -> list[str]:
         meeting = ["--master-addr", span.head, "--master-port", span.port]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, Tag, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
 
 from ridgeline.errors import InputError, Problem
 from ridgeline.records.expression import Value
+from ridgeline.serving.engines.behaviour import CURVE_NAMES, parse_acceptance, parse_routing
 from ridgeline.serving.engines.install import Install
 from ridgeline.serving.hardware.cluster import load_gpu
 from ridgeline.serving.load.questions import read_questions
@@ -109,6 +110,13 @@ _Limits = Annotated[
 ]
 
 
+def _acceptance(said: Any) -> Any:
+    try:
+        return None if said is None else parse_acceptance(said)
+    except InputError as error:
+        raise ValueError(str(error)) from None
+
+
 class EngineForm(Form):
     """A serving engine: each trial starts a fresh one, measures it, stops it, and proves what was applied.
 
@@ -131,6 +139,27 @@ class EngineForm(Form):
     )
     load_format: Annotated[Text | None, DefaultText("the engine's own choice")] = Field(
         default=None, description="How weights are loaded; `dummy` makes random ones."
+    )
+    experts: Annotated[
+        Text,
+        accepted_by(lambda text: parse_routing(text) if text else None),
+        Accepts("uniform, zipf:1.2, normal or as-loaded"),
+        DefaultText("uniform with dummy weights"),
+    ] = Field(
+        default="",
+        description="Which experts tokens go to: what an engine with dummy weights is made to do, and what the twin "
+        "takes for granted. SGLang can be made to do `uniform`, vLLM `normal` too, the twin all.",
+    )
+    accept_length: Annotated[
+        Any,
+        AfterValidator(_acceptance),
+        Accepts("a length such as 2.4, a list of lengths by drafted tokens, or the name of a measured curve"),
+        WithJsonSchema({"anyOf": [{"type": ["number", "string"]}, {"type": "array", "items": {"type": "number"}}]}),
+        DefaultText("none is kept with dummy weights; the twin takes the model's measured curve"),
+    ] = Field(
+        default=None,
+        description="How many tokens a verified step of speculative decoding keeps on average: what an engine with "
+        f"dummy weights is made to do, and what the twin takes for granted. Curves: {', '.join(CURVE_NAMES)}.",
     )
     flags: Annotated[dict[str, Single], Accepts("a mapping of flags to values, such as {context_length: 16384}")] = (
         Field(default={}, description="Flags of the engine that are the same in every trial; knobs go before them.")
@@ -293,6 +322,8 @@ def read_options(
         flags=flags,
         env=form.env,
         load=load,
+        experts=form.experts,
+        acceptance=form.accept_length,
         questions=questions,
         perplexity=text,
         engine=form.engine,

@@ -13,6 +13,7 @@ from ridgeline.records.expression import Value
 from ridgeline.records.space import Settings
 from ridgeline.records.template import field_names, render
 from ridgeline.serving.engines.base import OfflineBatch
+from ridgeline.serving.engines.behaviour import Acceptance
 from ridgeline.serving.engines.install import Install
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic
 
@@ -74,6 +75,8 @@ class EngineOptions:
     flags: Mapping[str, Value] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     load: Load = field(default_factory=Load)
+    experts: str = ""  # how tokens find their experts, as `behaviour.parse_routing` has it
+    acceptance: Acceptance | None = None  # how many drafted tokens are kept
     questions: Questions | None = None
     perplexity: str = ""  # the file whose text it is of, by full path
     engine: str = ""  # as `install_from_text` reads it, or a name of `engines`; {knob} fields allowed

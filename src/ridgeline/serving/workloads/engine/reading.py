@@ -29,6 +29,8 @@ ANSWERS = "answers.jsonl"
 QUESTION_METRICS = frozenset({"accuracy", "accuracy_change", "answer_agreement", "questions_asked"})
 # Prompts of a run are made for it; a share above this came from a run or a warm-up that sent the same ones.
 LARGEST_CACHED_SHARE = 0.05
+# Engines draw how many of a step's drafts are kept: over some dozens of steps the mean is this close to what was asked.
+_KEPT_OFF = 0.1
 # A client whose places stand empty for longer than this share of an answer, or whose core is full, limits throughput.
 _LARGEST_LAG_SHARE, _BUSY_CLIENT = 0.05, 0.95
 
@@ -41,6 +43,7 @@ class AskedSettings:
     nccl: Mapping[str, str] = field(default_factory=dict)
     version: str = ""
     attention_groups: int = 1
+    accept_length: float | None = None  # that it was made to keep of its drafts
 
 
 def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
@@ -161,6 +164,9 @@ def _unapplied(asked: AskedSettings, log: EngineLog, version: str, folder: Path)
     groups = asked.attention_groups
     if limit is not None and isinstance(wanted, int) and limit < rank_share(wanted, groups):
         yield f"asked for max_running_requests {wanted}, the engine runs {engine_total(limit, groups)} at most"
+    kept = next((figure.value for figure in log.figures if figure.metric == "accept_length"), None)
+    if asked.accept_length is not None and kept is not None and abs(kept / asked.accept_length - 1) > _KEPT_OFF:
+        yield f"asked for an accept length of {asked.accept_length:g}, the engine kept {kept:.2f}"
     if asked.nccl:
         try:
             said = read_nccl_log(TextFile(folder / OWN_LOG)).unapplied(asked.nccl)

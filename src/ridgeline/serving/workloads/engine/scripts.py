@@ -236,7 +236,7 @@ class Scripts:
 
     def _arguments(self, settings: Settings, install: Install, *, offered: bool = False) -> list[str]:
         """Those of the setting, and those that hand the engine what its one-time steps kept."""
-        values = self._names.values(settings)
+        values = self._names.values(settings) if offered else self.dummy.values(settings)
         if offered and values.get(LOAD_FORMAT) == DUMMY:
             del values[LOAD_FORMAT]
         arguments = self._dialect.flags.arguments(values, self._dialect.release_of(install))
@@ -271,8 +271,7 @@ class Scripts:
 
     def _without_routing(self, env: Mapping[str, str]) -> dict[str, str]:
         """Without what an engine heeds in benchmarks only."""
-        switch = self._dialect.even_routing
-        return {n: v for n, v in env.items() if switch is None or n not in switch.variables}
+        return {name: value for name, value in env.items() if name not in self.dummy.variables}
 
     @property
     def measures_dummies(self) -> bool:
@@ -321,16 +320,17 @@ class Scripts:
         install = self._options.install(settings)
         version, values = self._dialect.release_of(install), self._names.values(settings)
         asked = AskedSettings(
-            echo=self._dialect.flags.echo(values, version),
+            echo=self._dialect.flags.echo(self.dummy.values(settings), version),
             nccl={n: v for n, v in env.items() if n.startswith("NCCL_")},
             version=install.version,
             attention_groups=_whole(values.get("attn_dp")),
+            accept_length=self.dummy.accept_length(settings),
         )
         predicted = None
         if self._dialect.simulated:
             site = self._study.site
             predicted = predicted_tok_s(self._options, values, version, resources, site, paced=self._serves)
-        routing = self.dummy.routing_env(settings)
+        made = self.dummy.env(settings)
         return {
             "engine": self._dialect.name,
             "python": "" if install.container else install.python,
@@ -349,7 +349,7 @@ class Scripts:
             ],
             "asked": asdict(asked),
             "predicted_tok_s": predicted,
-            **({"weights": {LOAD_FORMAT: DUMMY, "routing": routing}} if routing else {}),
+            **({"weights": {LOAD_FORMAT: DUMMY, "made": made}} if made else {}),
             **({"perplexity": self._options.perplexity} if self._options.perplexity else {}),
         }
 

@@ -6,13 +6,15 @@ Dummy weights have a model's shape, and most of its speed. Two things are not in
 to, and whether a draft's tokens are accepted. Dummy values are tiny, so where a model adds a bias to its router's
 scores (DeepSeek-V3, GLM-4.5, Kimi) the bias alone decides, and every token of every batch reads the same few experts: a
 GLM-4.5-Air shape in FP8 on an H200 with SGLang 0.5.15 had 12.9 ms between tokens at 32 requests, and 33.3 ms with
-tokens spread over all experts. Engines have a switch for that, which is set unless the study sets it itself.
+tokens spread over all experts. Engines have switches for both, which are set as `experts` and `accept_length` of the
+study say, unless it sets them itself.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from ridgeline.errors import InputError, Problem, Where, near, nearest
@@ -23,12 +25,13 @@ from ridgeline.records.site import Site
 from ridgeline.records.space import Continuous, Discrete, Settings
 from ridgeline.records.study import Study
 from ridgeline.records.template import render_env
-from ridgeline.serving.engines.base import ServingEngine
+from ridgeline.serving.engines.base import ServingEngine, SimulatedRouting
+from ridgeline.serving.engines.behaviour import AS_LOADED, COLLAPSED, TRAINED, UNIFORM
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.install import Install, flags_of
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.memory import STARTUP_OOM, plan_memory
-from ridgeline.serving.engines.releases import NEWEST, OWN_CHOICE, Version, release_meant
+from ridgeline.serving.engines.releases import NEWEST, OWN_CHOICE, Version, release_meant, release_text
 from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, layout_of, model_of, role_of, settings_of
 from ridgeline.serving.hardware.cluster import Gpu, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model, model_from_text
@@ -185,6 +188,7 @@ def refusal(
     try:
         layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
         settings = settings_of(values, _settings_base(version)) if dialect.simulated else EngineSettings()
+        settings = behaving(settings, options, values, known_model(options))
     except InputError as error:
         return str(error)
     gpu = _gpu(options.gpu)
@@ -208,7 +212,8 @@ def _expected_deployment(
         return None
     layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
     cluster = make_cluster(gpu, layout.nodes, layout.gpus_per_node)
-    return Deployment(model_of(model, values), cluster, layout, settings_of(values, _settings_base(version)))
+    settings = behaving(settings_of(values, _settings_base(version)), options, values, model)
+    return Deployment(model_of(model, values), cluster, layout, settings)
 
 
 def predicted_tok_s(
@@ -260,8 +265,27 @@ WEIGHTS_RECORD = "weights"  # of `Study.recorded`, beside the interpreters and t
 _OFF = ("", "0", "false", "no", "n", "off")
 
 
+def behaving(
+    settings: EngineSettings, options: EngineOptions, values: Mapping[str, Value], model: Model | None
+) -> EngineSettings:
+    """With the routing and the accept length that hold for these values. InputError where so many cannot be kept."""
+    dummy = values.get(LOAD_FORMAT) == DUMMY
+    experts = options.experts or (UNIFORM if dummy else TRAINED)
+    if experts == AS_LOADED:
+        # a bias on the scores of a router whose weights are next to nothing decides alone
+        biased = model is not None and model.experts is not None and model.experts.biased
+        experts = COLLAPSED if dummy and biased else TRAINED
+    kept = settings.accept_length
+    if settings.drafting:
+        if options.acceptance is not None:
+            kept = options.acceptance.length(settings.drafting.depth)
+        elif dummy:
+            kept = 1.0
+    return replace(settings, experts=experts, accept_length=kept)
+
+
 class DummyWeights:
-    """The dummy weights of a study, if it has any."""
+    """What an engine with dummy weights is made to do as real ones would, and what is left too different to believe."""
 
     def __init__(self, study: Study, options: EngineOptions, dialect: ServingEngine, names: KnobNames) -> None:
         self._study, self._options, self._dialect, self._names = study, options, dialect, names
@@ -271,63 +295,120 @@ class DummyWeights:
         """By any setting of the study."""
         return DUMMY in self._values_of(LOAD_FORMAT)
 
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """All by which an engine is told, in benchmarks only, what to do whatever its weights say."""
+        switch = self._dialect.simulated_routing
+        return (*(switch.variables if switch is not None else ()), *self._dialect.acceptance_variables)
+
+    def problems(self) -> Iterator[Problem]:
+        """What this engine, in this release, cannot be made to do."""
+        if not self.used:
+            return
+        switch, title = self._dialect.simulated_routing, self._dialect.title or self._dialect.name
+        release = self._dialect.release_of(self._options.install(self._study.baseline))
+        routing = self._options.experts
+        if routing not in (TRAINED, AS_LOADED):
+            known = switch.values if switch is not None and release_meant(release) >= switch.since else ()
+            if routing not in known:
+                can = f"it can {' and '.join(known)}" if known else _since(switch, title)
+                yield Problem(
+                    ("workload", "experts"),
+                    f"{release_text(self._dialect.name, release)} cannot be made to route by {routing}: {can}; write "
+                    f"{' or '.join([*known, AS_LOADED])}, or ask the twin (kind: twin), which knows all",
+                )
+        first = self._dialect.acceptance_since
+        if self._options.acceptance is not None and (first is None or release_meant(release) < first):
+            since = "no release can" if first is None else f"{title} {'.'.join(map(str, first))} and later can"
+            what = f"{release_text(self._dialect.name, release)} keeps no drafts by order; {since}"
+            yield Problem(("workload", "accept_length"), f"{what}: use one, or remove accept_length")
+
     def _asked_env(self, settings: Settings) -> dict[str, str]:
         return {**self._study.site.env, **self._names.asked_env(settings)}
 
-    def routing_env(self, settings: Settings) -> dict[str, str]:
-        """The engine's own switch that spreads tokens over all experts; nothing where the study or its site has it."""
-        switch = self._dialect.even_routing
+    def env(self, settings: Settings) -> dict[str, str]:
+        """By which the engine is made to; nothing of what the study or its site sets itself."""
+        return {**self._routing_env(settings), **self._keeping(settings)[0]}
+
+    def values(self, settings: Settings) -> dict[str, Value]:
+        """All flags, under our names, with those by which the engine is made to."""
+        return self._keeping(settings)[1]
+
+    def accept_length(self, settings: Settings) -> float | None:
+        """How many tokens of a verified step the engine is made to keep; None where it is not."""
+        values = self._names.values(settings)
+        acceptance, drafts = self._options.acceptance, settings_of(values).drafting
+        if acceptance is None or not drafts or values.get(LOAD_FORMAT) != DUMMY:
+            return None
+        return acceptance.length(drafts.depth)
+
+    def _keeping(self, settings: Settings) -> tuple[dict[str, str], dict[str, Value]]:
+        values, length = self._names.values(settings), self.accept_length(settings)
+        own = self._asked_env(settings)
+        if length is None or any(name in own for name in self._dialect.acceptance_variables):
+            return {}, values
+        return self._dialect.keeping(values, length)
+
+    def _routing_env(self, settings: Settings) -> dict[str, str]:
+        switch = self._dialect.simulated_routing
         if switch is None or not self._may_route(settings) or not self._has_switch(settings) or self._begun_without:
             return {}
-        if any(name in self._asked_env(settings) for name in switch.variables):
+        wanted = switch.values.get(self._options.experts or UNIFORM)
+        if wanted is None or any(name in self._asked_env(settings) for name in switch.variables):
             return {}
-        return {switch.variable: switch.value}
+        return {switch.variable: wanted}
 
     def record(self, settings: Settings) -> dict[str, object]:
-        """What the journal keeps: that weights were dummies, and what spread their tokens."""
+        """What the journal keeps: that weights were dummies, and what the engine was made to do."""
         if not self.used:
             return {}
-        env = self._asked_env(settings) | self.routing_env(settings)
-        variables = () if self._dialect.even_routing is None else self._dialect.even_routing.variables
-        routing = {name: env[name] for name in variables if name in env}
-        return {WEIGHTS_RECORD: {LOAD_FORMAT: DUMMY, **({"routing": routing} if routing else {})}}
+        env = self._asked_env(settings) | self.env(settings)
+        made = {name: env[name] for name in self.variables if name in env}
+        said = {"experts": self._options.experts, "accept_length": self._study.workload.options.get("accept_length")}
+        told = {name: value for name, value in said.items() if value}
+        return {WEIGHTS_RECORD: {LOAD_FORMAT: DUMMY, **told, **({"routing": made} if made else {})}}
 
     def doubts(self, all_settings: Iterable[Settings]) -> list[str]:
         """Why real weights would show something else."""
         if not self.used:
             return []
         found = [text for settings in all_settings if (text := self._routing_doubt(settings))]
-        drafts = [name for name in self._dialect.draft_knobs if any(v not in _NO_DRAFT for v in self._values_of(name))]
-        if drafts:
+        drafts = [n for n in _DRAFTS if any(v not in _NO_DRAFT for v in self._values_of(n))]
+        if drafts and self._options.acceptance is None:
             found.append(
                 f"{drafts[0]}: with dummy weights no drafted token is ever accepted, so what is measured of drafts is "
-                "their cost without their gain: too slow, and no ground to choose them by"
+                "their cost without their gain: too slow, and no ground to choose them by; `accept_length` says how "
+                "many real ones keep"
+            )
+        elif drafts:
+            said = self._study.workload.options.get("accept_length")
+            found.append(
+                f"accept_length {said}: the engine was made to keep so many drafted tokens; the gain of drafts is "
+                "worth as much as that figure"
             )
         return list(dict.fromkeys(found))
 
     def _routing_doubt(self, settings: Settings) -> str:
         if not self._may_route(settings):
             return ""
-        switch, title = self._dialect.even_routing, self._dialect.title or self._dialect.name
-        env = self._asked_env(settings) | self.routing_env(settings)
+        switch, title = self._dialect.simulated_routing, self._dialect.title or self._dialect.name
+        env = self._asked_env(settings) | self._routing_env(settings)
         fast = "collapsed routing: dummy weights may send all tokens to the same few experts, which is too fast"
         fast += " (2 and 2.6 times in two shapes on an H200)"
         if known_model(self._options) is None:
             fast = f"if this model has experts, {fast}"
-        if switch is None:
-            return f"{fast}; {title} has no switch against it that is known here"
-        since = ".".join(map(str, switch.since))
-        if not self._has_switch(settings):
-            release = ".".join(map(str, self._dialect.release_of(self._options.install(settings))))
-            return f"{fast}; {title} {release} has no switch against it, {since} and later have"
+        if switch is None or not self._has_switch(settings):
+            return f"{fast}; {_since(switch, title)}"
         if self._begun_without:
-            return f"{fast}; this campaign was begun without {switch.variable}={switch.value}"
+            return f"{fast}; this campaign was begun without {switch.variable}"
         if all(env.get(name, "").lower() in _OFF for name in switch.variables):
-            return f"{fast}; the study itself has {switch.variable} off"
+            asked = self._options.experts == AS_LOADED
+            return f"{fast}; {'`experts: as-loaded` asks for it' if asked else f'the study has {switch.variable} off'}"
         if around := switch.bypassed(self._names.values(settings), self._options.gpu):
             return f"{fast}; {switch.variable} does not reach {around}, whose kernels route tokens themselves"
         if self._dialect.release_of(self._options.install(settings)) == NEWEST:
             unread = "and its release cannot be read here: say it by `version`"
+            since = ".".join(map(str, switch.since))
             return f"{fast}; {title} has a switch against it from {since} on, {unread}"
         return ""
 
@@ -337,7 +418,7 @@ class DummyWeights:
         return self._names.values(settings).get(LOAD_FORMAT) == DUMMY and (model is None or model.experts is not None)
 
     def _has_switch(self, settings: Settings) -> bool:
-        switch = self._dialect.even_routing
+        switch = self._dialect.simulated_routing
         release = self._dialect.release_of(self._options.install(settings))
         return switch is not None and release_meant(release) >= switch.since
 
@@ -356,4 +437,11 @@ class DummyWeights:
                 yield from knob.values
 
 
+def _since(switch: SimulatedRouting | None, title: str) -> str:
+    if switch is None:
+        return f"{title} has no switch for it that is known here"
+    return f"{title} has a switch for it from {'.'.join(map(str, switch.since))} on"
+
+
+_DRAFTS = ("speculative_algorithm", "speculative_config")
 _NO_DRAFT = (None, "", "none", "default", False)

@@ -99,6 +99,7 @@ class EngineWorkload(Workload):
             *self._alone_problems(),
             *self._profile_problems(),
             *self._names.problems(serves=self._serves),
+            *self._scripts.dummy.problems(),
             *step_problems(self._options, self._dialect),
         ]
 
@@ -188,7 +189,7 @@ class EngineWorkload(Workload):
     def prepare(self, trial: Trial, folder: Path) -> Job:
         build = build_seen_from(folder, trial)
         settings = {"build": build, **trial.settings}
-        env = {**self._scripts.env(trial.settings, build), **self._scripts.dummy.routing_env(trial.settings)}
+        env = {**self._scripts.env(trial.settings, build), **self._scripts.dummy.env(trial.settings)}
         profile = self._study.profile if trial.stage is Stage.PROFILE else None
         with filling(folder):
             for name, text in self._scripts.files(settings, env, self._questions(trial), profile).items():

@@ -49,7 +49,7 @@ from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simula
 from ridgeline.serving.workloads.engine.form import read_options as engine_options
 from ridgeline.serving.workloads.engine.options import IN_PLACE
 from ridgeline.serving.workloads.engine.scripts import PastedServer, Scripts, made_model
-from ridgeline.serving.workloads.engine.settings import DUMMY, LOAD_FORMAT, NO_MORE_THAN_SENT, KnobNames
+from ridgeline.serving.workloads.engine.settings import DUMMY, LOAD_FORMAT, NO_MORE_THAN_SENT, KnobNames, behaving
 from ridgeline.serving.workloads.twin import player
 from ridgeline.serving.workloads.twin.form import TwinForm, read_options
 from ridgeline.serving.workloads.twin.log import compose
@@ -300,7 +300,7 @@ class TwinWorkload(Workload):
         if illegal := layout_problems(model, layout, cluster.gpu, engine, role):
             return str(illegal[0])
         meant = self._engine.meant(values, lambda: plan_memory(kept, cluster.gpu, layout, engine, role), cluster.gpu)
-        engine = settings_of(meant, self._options.version)
+        engine = behaving(settings_of(meant, self._options.version), self._engine_arguments, values, model)
         plan = plan_memory(kept, cluster.gpu, layout, engine, role)
         if plan.verdict == STARTUP_OOM and plan.margin_bytes < -_DOUBT_BYTES:
             return f"does not fit: {plan.reason}"
@@ -339,7 +339,7 @@ class TwinWorkload(Workload):
     def _key(self, settings: Settings) -> tuple[object, ...]:
         """Settings that come to the same simulation have the same."""
         values, asked = self._names.values(settings), self._study.job.resources(settings)
-        return (asked.nodes, asked.gpus, *(values.get(name) for name in ROWS))
+        return (asked.nodes, asked.gpus, *(values.get(name) for name in (*ROWS, LOAD_FORMAT)))
 
 
 def _peak(result: SimulationResult) -> float:
