@@ -2,30 +2,34 @@
 
     python benchmarks/twin/models.py [--venv FOLDER]
 
-The configs come with the wheel of aiconfigurator-core, installed into an environment of its own on first use.
+The configs come with the wheel of aiconfigurator-core, installed into an environment of its own on first use; the
+shipped presets follow, where their values come from.
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from pathlib import Path
 
 from peer import add_option, wheel
 
 from ridgeline.errors import InputError
-from ridgeline.serving.model.config import load_model
-from ridgeline.serving.model.model import Model
+from ridgeline.serving.model.config import load_model, preset_names
 
 NEAR = 0.03
 # Billions of parameters, all and used by a token, by the models' cards where the name does not say.
 CARDS = {
     "DeepSeek-V4-Flash": ("284", "13"),
     "DeepSeek-V4-Pro": ("1600", "49"),
+    "DeepSeek-V2-Lite": ("15.7", "2.7"),
     "DeepSeek-": ("671", "37"),
     "Kimi-K2": ("1000", "32"),
+    "Kimi-K3": ("2780", "104"),
+    "GLM-4.5-Air": ("106", "12"),
+    "GLM-4.5": ("355", "32"),
     "GLM-5": ("744", "40"),
     "MiniMax-M2": ("230", "10"),
+    "MiniMax-M3": ("428", "23"),
     "MiMo-V2-Flash": ("309", "15"),
     "gpt-oss-120b": ("116.8", "5.13"),
     "gpt-oss-20b": ("20.9", "3.61"),
@@ -34,12 +38,17 @@ CARDS = {
     "Mixtral-8x22B": ("141", "39"),
     "Mixtral-8x7B": ("46.7", "12.9"),
     "Qwen3-30B-A3B": ("30.5", "3.3"),
+    "Qwen3.8-2.4T-A95B": ("2400", "95"),
     "NVIDIA-Nemotron-3-Nano-30B-A3B": ("31.6", "3.2"),
-    "Gemma-4-26B-A4B": ("25.2", "3.8"),
+    "Nemotron-3-Nano-30B-A3B": ("31.6", "3.2"),
+    # Gemma's cards count the towers; llama.cpp counts the language half of E2B as 4.65e9
+    "gemma-3-4b": ("3.88", "3.88"),
+    "gemma-4-E2B": ("4.65", "2.3"),
     "gemma-4-26B-A4B": ("25.2", "3.8"),
-    "Gemma-4-31B": ("30.7", "30.7"),
+    "gemma-4-31B": ("30.7", "30.7"),
 }
-_NAME = re.compile(r"-(\d+(?:\.\d+)?)B(?:-A(\d+(?:\.\d+)?)B)?")
+_WITHOUT_HEAD = ("glm-4.5", "minimax-m3")  # whose cards do not count the LM head as used
+_NAME = re.compile(r"-(\d+(?:\.\d+)?)B(?:-A(\d+(?:\.\d+)?)B)?", re.IGNORECASE)
 
 
 def main() -> None:
@@ -54,19 +63,21 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for path in sorted(folder.glob("*_config.json")):
         if "hf_quant" not in path.name:
-            counts[_line(path)] += 1
+            counts[_line(str(path), path.name.removesuffix("_config.json").rpartition("--")[2])] += 1
+    for preset in preset_names():
+        counts[_line(preset, preset)] += 1
     print("\n" + ", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
 
 
-def _line(path: Path) -> str:
-    name = path.name.removesuffix("_config.json").rpartition("--")[2]
+def _line(config: str, name: str) -> str:
     try:
-        model = load_model(str(path))
+        model = load_model(config)
     except InputError as error:
         print(f"| {name} | | | | | | | refused: {str(error).rpartition('config.json: ')[2]} |")
         return "refused"
     total, used = said(name)
-    verdict = "no figure" if total is None else _verdict(model, total, used)
+    counted = model.active_params - (model.vocab * model.hidden if name.lower().startswith(_WITHOUT_HEAD) else 0)
+    verdict = "no figure" if total is None else _verdict(model.params, counted, total, used)
     windows = ", ".join(f"{w} x {size:,.0f}" for w, size in model.window_kv)
     print(
         f"| {name} | {model.params / 1e9:,.2f} ({total or '?'}) "
@@ -82,14 +93,14 @@ def _line(path: Path) -> str:
 def said(name: str) -> tuple[str | None, str | None]:
     """Parameters and used parameters as digits, from the card or else the name."""
     for start, figures in CARDS.items():
-        if name.startswith(start):
+        if name.lower().startswith(start.lower()):
             return figures
     match = _NAME.search(name)
     return (match[1], match[2]) if match else (None, None)
 
 
-def _verdict(model: Model, total: str, used: str | None) -> str:
-    pairs = [(model.params, total), (model.active_params, used or total)]
+def _verdict(params: int, active: int, total: str, used: str | None) -> str:
+    pairs = [(params, total), (active, used or total)]
     return "right" if all(_agrees(count / 1e9, figure) for count, figure in pairs) else "off"
 
 

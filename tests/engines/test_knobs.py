@@ -179,7 +179,7 @@ def test_no_graphs_are_no_graphs_for_prefill_either() -> None:
     assert settings_of({"cuda_graph_max_bs": 0}) == EngineSettings(cuda_graph_max_bs=0, prefill_graph=False)
     assert settings_of({"disable_radix_cache": True}).radix_cache is False
     assert settings_of({"chunked_prefill_size": -1, "max_prefill_tokens": 4096}).chunked_prefill_size == 4096
-    assert settings_of({"attention_backend": "aiter"}).attention_backend is None
+    assert settings_of({"attention_backend": "wave"}).attention_backend is None
     assert settings_of({}) == EngineSettings()
 
 

@@ -14,7 +14,7 @@ from ridgeline.serving.engines.layout import (
     rank_weight_bytes,
 )
 from ridgeline.serving.engines.layout_rules import disaggregated_layouts, layout_problems, require_legal, sort_layouts
-from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.settings import EngineSettings, default_backend
 from ridgeline.serving.hardware.cluster import load_gpu
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import BYTES_PER_WEIGHT
@@ -135,6 +135,24 @@ def test_three_prefill_nodes_in_one_group_failed_in_0_4_8() -> None:
     assert any(p.rule == "prefill-group" for p in layout_problems(R1, layout, load_gpu("h800"), old))
     assert not layout_problems(R1, layout, load_gpu("h800"), new)
     assert not layout_problems(R1, parse_layout("P3x3D4", R1), load_gpu("h800"), old)
+
+
+def test_back_ends_of_one_maker_are_refused_on_the_others_gpus() -> None:
+    amd, nvidia = load_gpu("mi355x"), load_gpu("h200")
+    for backend, gpu, remedy in (("fa3", amd, "use aiter or triton"), ("flashinfer", amd, "use aiter or triton"),
+                                 ("trtllm_mla", amd, "use aiter or triton"), ("aiter", nvidia, "use fa3")):  # fmt: skip
+        found = layout_problems(R1, Layout(tp=8), gpu, EngineSettings(attention_backend=backend))
+        assert [p.rule for p in found] == ["backend"], backend
+        assert remedy in found[0].remedy
+    for backend in ("aiter", "triton", None):
+        assert not layout_problems(R1, Layout(tp=8), amd, EngineSettings(attention_backend=backend))
+
+
+def test_the_back_end_that_sglang_takes_on_amd() -> None:
+    amd = load_gpu("mi300x")
+    assert default_backend(LLAMA, amd, Layout(tp=8)) == "aiter"
+    # of latent attention it has kernels for 16 and 128 heads a rank
+    assert [default_backend(R1, amd, Layout(tp=tp)) for tp in (1, 8, 4)] == ["aiter", "aiter", "triton"]
 
 
 def test_more_rules() -> None:

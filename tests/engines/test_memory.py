@@ -22,7 +22,7 @@ from ridgeline.serving.engines.memory import (
     roomiest_plan,
 )
 from ridgeline.serving.engines.settings import EngineSettings
-from ridgeline.serving.hardware.cluster import GIB, load_gpu
+from ridgeline.serving.hardware.cluster import GIB, gpu_names, load_gpu
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.verbs.memory import _memory_text, layouts_text
 
@@ -368,3 +368,20 @@ def test_the_nearest_thing_is_a_wider_layout_in_the_same_node_before_other_nodes
     assert answer.nearest[0].startswith("2 GPUs in one node (tp 2, ")
     wide = answer_memory("deepseek-r1", "h100", Layout(tp=8), EngineSettings())
     assert wide.nearest[0].startswith("2 nodes "), "all eight of the node are taken already"
+
+
+def test_aiter_gives_up_a_part_of_any_fraction() -> None:
+    """mem_fraction_static * 0.85 where the context is above 8,192, whoever set it; Triton keeps all of it."""
+    model, gpu = load_model("qwen3-30b-a3b"), load_gpu("mi355x")
+    settings = EngineSettings(mem_fraction=0.8)
+    own, triton = (plan_memory(model, gpu, ONE, replace(settings, attention_backend=b)) for b in (None, "triton"))
+    assert own.reserve_bytes == pytest.approx((1 - 0.8 * 0.85) * own.free_bytes)
+    assert triton.reserve_bytes == pytest.approx((1 - 0.8) * triton.free_bytes)
+    assert own.kv_tokens_per_rank < triton.kv_tokens_per_rank
+
+
+def test_memory_that_the_host_shares_is_said_and_not_guessed() -> None:
+    assert [name for name in gpu_names() if load_gpu(name).unified] == ["gb10"]
+    shared, own = (_memory_text(answer_memory("llama-8b", gpu, ONE, EngineSettings())) for gpu in ("dgx-spark", "h100"))
+    assert "GPU and host share this memory" in shared
+    assert "GPU and host share" not in own

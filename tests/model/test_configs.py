@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -195,8 +196,8 @@ def test_a_side_file_of_dtypes_is_read(tmp_path) -> None:
         ({"layer_types": ["full_attention"] * 7}, "layer_types"),
         ({"hybrid_override_pattern": "MMXMMMMM"}, "hybrid_override_pattern"),
         ({"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config"),
-        ({"attn_res_block_size": 12}, "attn_res_block_size"),
-        ({"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
+        ({"linear_attn_config": {"kda_layers": [0, 1], "num_heads": 4, "head_dim": 16}}, "kda_layers"),
+        ({"altup_num_inputs": 4}, "altup_num_inputs"),
         ({"num_kv_shared_layers": 4}, "num_kv_shared_layers"),
         ({"layer_types": ["sliding_attention"] * 8}, "sliding_window"),
         ({"quantization_config": {"quant_method": "modelopt", "quant_algo": "FP3"}}, "FP3"),
@@ -223,6 +224,27 @@ def test_what_is_left_out_is_named() -> None:
     assert read().notes == ()
 
 
+def test_draft_layers_and_blocks_are_kept_for_who_asks() -> None:
+    model = read(mtp_num_hidden_layers=2, quantization_config={"quant_method": "fp8", "weight_block_size": [64, 128]})
+    assert (model.draft_layers, model.weight_block) == (2, 64)
+    assert model.with_dtype("bf16").weight_block == 0, "blocks are the checkpoint's, not of other weights"
+    assert (read().draft_layers, read().weight_block) == (0, 0)
+
+
+def test_residual_streams_are_a_note() -> None:
+    model = read(hc_mult=4, attn_res_block_size=12)
+    assert weights(model) == weights(read())
+    assert [note.partition(":")[0] for note in model.notes] == ["hc_mult 4", "attn_res_block_size 12"]
+
+
+def test_wider_feed_forward_parts_go_with_a_borrowed_cache() -> None:
+    layers = {"layer_types": ["sliding_attention", "full_attention"] * 4, "sliding_window": 128}
+    model = read(**layers, num_kv_shared_layers=4, use_double_wide_mlp=True)
+    queries = 2 * (64 * 4 * 16)
+    assert weights(model) == 4 * (HEADS + FFN) + 4 * (queries + 2 * FFN)
+    assert model.kv_bytes_per_token == 2 * (2 * 2 * 16 * 2)
+
+
 def test_a_vision_tower_takes_memory_and_no_part_in_the_counts() -> None:
     tower = {"depth": 2, "hidden_size": 8, "intermediate_size": 16}
     model = read(vision_config=tower)
@@ -234,7 +256,12 @@ def test_a_vision_tower_takes_memory_and_no_part_in_the_counts() -> None:
 def test_a_hub_name_is_its_preset() -> None:
     assert load_model("deepseek-ai/DeepSeek-V3.2") == load_model("deepseek-v3.2")
     assert load_model("meta-llama/Llama-3.1-8B-Instruct") == load_model("llama-8b")
-    assert load_model("Qwen/Qwen3-30B-A3B-FP8") == load_model("qwen3-30b-a3b").with_dtype("fp8")
+    by_blocks = replace(load_model("qwen3-30b-a3b").with_dtype("fp8"), weight_block=128)
+    assert load_model("Qwen/Qwen3-30B-A3B-FP8") == by_blocks
+    assert load_model("zai-org/GLM-4.5-Air-FP8") == load_model("glm-4.5-air").with_dtype("fp8")
+    assert load_model("nvidia/DeepSeek-R1-NVFP4") == load_model("deepseek-r1").with_dtype("fp4")
+    assert load_model("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16") == load_model("nemotron-3-nano")
+    assert load_model("moonshotai/Kimi-K2.7-Code").name == "kimi-k2.5"
     assert load_model("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8") == load_model("llama-8b").with_dtype("fp8")
     assert load_model("deepseek-ai/DeepSeek-R1-0528") == load_model("deepseek-r1"), "its own weights are FP8 already"
     with pytest.raises(InputError, match="did you mean qwen3-30b-a3b"):

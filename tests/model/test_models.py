@@ -35,6 +35,28 @@ PUBLISHED = {
     "minimax-m2.5": (228.7e9, 10.4e9),
     "llama-405b": (405.9e9, 405.9e9),
     "llama-4-scout": (107.8e9, 17.2e9),
+    # what the cards round: 284B-A13B, 1.6T-A49B, 106B-A12B, 744B-A40B, 428B-A23B (the last two without the LM head)
+    "deepseek-v4-flash": (284.3e9, 13.2e9),
+    "deepseek-v4-pro": (1573e9, 48.8e9),
+    "glm-4.5-air": (106.9e9, 12.8e9),
+    "glm-5.2": (743.4e9, 40.3e9),
+    "minimax-m3": (426.2e9, 24.7e9),
+    "kimi-k3": (2.78e12, 104e9),
+    "qwen3.6-27b": (26.9e9, 26.9e9),
+    "qwen3.6-35b-a3b": (34.7e9, 3.46e9),
+    "qwen3.8-2.4t-a95b": (2.42e12, 95e9),
+    "nemotron-3-nano-30b-a3b": (31.6e9, 3.2e9),
+    "nemotron-3-super-120b-a12b": (120.6e9, 12.2e9),
+    "nemotron-3-ultra-550b-a55b": (550e9, 55e9),
+    # Gemma's cards count the towers too, and of the small Gemma-4 call "effective" what is no per-layer table
+    "gemma-3-4b": (3.88e9, 3.88e9),
+    "gemma-3-12b": (11.77e9, 11.77e9),
+    "gemma-3-27b": (27.0e9, 27.0e9),
+    "gemma-4-e2b": (4.65e9, 2.3e9),
+    "gemma-4-e4b": (7.46e9, 4.64e9),
+    "gemma-4-12b": (11.9e9, 11.9e9),
+    "gemma-4-26b-a4b": (25.2e9, 3.8e9),
+    "gemma-4-31b": (30.7e9, 30.7e9),
 }
 
 
@@ -57,6 +79,56 @@ def test_kv_bytes_per_token() -> None:
     assert load_model("llama-8b").with_dtype(kv_dtype="fp8").kv_bytes_per_token == 2 * 32 * 8 * 128
 
 
+@pytest.mark.parametrize(
+    ("name", "token", "windows"),
+    [
+        # 24 latent layers of 512 + 64, the others keep a state; 23 layers of 4 KV heads
+        ("kimi-k3", 24 * 576 * 2, {}),
+        ("qwen3.8-2.4t-a95b", 23 * 2 * 4 * 256 * 2, {}),
+        ("nemotron-3-super-120b-a12b", 8 * 2 * 2 * 128 * 2, {}),
+        # an indexer's keys, in FP8 with a scale, in the 21 layers of GLM-5.2 that have one of their own
+        ("glm-5.2", 78 * 576 * 2 + 21 * 132, {}),
+        # one layer in six sees everything; of the small Gemma-4 the last layers read what others cached
+        ("gemma-3-27b", 10 * 2 * 16 * 128 * 2, {1024: 52 * 2 * 16 * 128 * 2}),
+        ("gemma-4-12b", 8 * 2 * 1 * 512 * 2, {1024: 40 * 2 * 8 * 256 * 2}),
+        ("gemma-4-e2b", 3 * 2 * 512 * 2, {512: 12 * 2 * 256 * 2}),
+        ("gemma-4-e4b", 4 * 2 * 2 * 512 * 2, {512: 20 * 2 * 2 * 256 * 2}),
+    ],
+)
+def test_kv_bytes_by_kind_of_layer(name: str, token: float, windows: dict[int, float]) -> None:
+    model = load_model(name)
+    assert model.kv_bytes_per_token == pytest.approx(token)
+    assert dict(model.window_kv) == pytest.approx(windows)
+
+
+def test_a_layer_without_a_cache_of_its_own_reads_another_ones() -> None:
+    model = load_model("gemma-4-e2b")
+    full = sum(n for kind, n in model.attentions if not kind.window)
+    own = sum(n for kind, n in model.attentions if not kind.window and not kind.borrowed)
+    assert (full, own) == (7, 3)
+    far, near = 100_000, 10_000
+    read = (model.decode_bytes(1, far) - model.decode_bytes(1, near)) / (far - near)
+    assert read == pytest.approx(full / own * model.kv_bytes_per_token)
+
+
+def test_a_table_for_each_layer_takes_memory_and_is_looked_up_only() -> None:
+    model = load_model("gemma-4-e2b")
+    table = 262_144 * 35 * 256
+    assert next(m for m in model.matrices if m.name == "embed_per_layer").params == table
+    assert model.weight_bytes - model.weight_bytes_read(1) == pytest.approx(2 * table + 2 * model.vision_params)
+
+
+def test_a_delta_net_of_kimi_by_hand() -> None:
+    """Kimi-K3's layers: queries, keys, values and gate of 96 x 128, a decay through 128 numbers, a step a head."""
+    hidden, wide = 7168, 96 * 128
+    by_hand = hidden * (4 * wide + 128 + 96) + 128 * wide + wide * hidden
+    ((kind, layers),) = load_model("kimi-k3").states
+    mine = [m for m in load_model("kimi-k3").matrices if m.name.startswith("state_") and m.part == "attention"]
+    assert layers == 69
+    assert sum(m.params for m in mine) == layers * by_hand
+    assert kind.state_bytes == 96 * 128 * 128 * 4 + 3 * wide * 3 * 2
+
+
 def test_weight_bytes_by_part_add_up_and_follow_the_dtype() -> None:
     model = load_model("deepseek-r1")
     assert sum(model.weight_bytes_by_part().values()) == pytest.approx(model.weight_bytes)
@@ -76,7 +148,8 @@ def test_decode_flops_of_llama_by_hand() -> None:
 def test_flops_are_twice_the_active_parameters_plus_attention() -> None:
     for name in PUBLISHED:
         model = load_model(name)
-        embedding = model.vocab * model.hidden if model.embedding_used else 0
+        # a tied table is a product all the same: it is the LM head
+        embedding = model.vocab * model.hidden if model.embedding_used and not model.tied_embeddings else 0
         states = 6 * sum(
             m.kind.heads * m.kind.key_dim * m.kind.value_dim * len(m.layers)
             for m in model.all_mixers

@@ -8,6 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError, ReadError
 from ridgeline.serving.node import preflight
+from ridgeline.serving.node.amd_smi import AmdGpu, from_amd_smi, from_rocm_smi, read_gpus
 from ridgeline.serving.node.nvml import _rows_of
 from ridgeline.serving.node.preflight import (
     KNOWN_BAD,
@@ -190,6 +192,81 @@ def test_every_known_bad_row_says_why_and_can_match() -> None:
         assert len(row.reason) > 20
         inside = {name: ".".join(map(str, low or (1,))) for name, (low, _) in row.parts.items()}
         assert row in _known_bad(inside), row.reason
+
+
+AMD = Path(__file__).parents[1] / "samples" / "amd-smi"
+
+
+def amd_gpus(metric: str = "metric-mi300x") -> list[AmdGpu]:
+    texts = [(AMD / f"{name}.json").read_text() for name in ("static-mi300x", metric, "process-mi300x")]
+    return from_amd_smi(*texts)
+
+
+def test_amd_smi_tells_what_nvml_does() -> None:
+    first, second = amd_gpus()
+    assert (first.name, first.driver) == ("AMD Instinct MI300X", "6.19.14")
+    assert (first.total_bytes, first.used_bytes) == (196_592 * 2**20, 17_153 * 2**20)
+    assert (first.util, first.power_w, first.temperature_c) == (0.94, 612, 71)
+    assert (first.sm_mhz, first.memory_mhz, first.pcie) == (2105, 900, "16 x 32 GT/s")
+    assert (first.uncorrectable, first.xgmi_uncorrectable, first.throttled) == (0, 0, ())
+    assert (first.processes, second.processes) == (("llama-server 28389",), ())
+    assert second.power_w is None, "N/A is no figure"
+
+
+def test_rocm_smi_tells_what_it_can() -> None:
+    (gpu,) = from_rocm_smi((AMD / "rocm-smi-mi350x.json").read_text())
+    assert (gpu.name, gpu.driver, gpu.total_bytes) == ("0x75b0", "6.14.14", 308_902_100_992)
+    assert (gpu.util, gpu.power_w, gpu.temperature_c, gpu.sm_mhz) == (0.99, 266, 60, 173)
+    assert gpu.processes == ("sglang::schedul 710898",), "the other one holds no memory"
+    assert gpu.uncorrectable is None
+    assert "errors are not counted" in preflight.health_check([gpu]).detail
+
+
+def test_a_warning_before_the_json_is_passed_over() -> None:
+    text = (AMD / "metric-mi300x.json").read_text()
+    assert len(from_amd_smi("", f"WARNING: user is not in the render group\n{text}")) == 2
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "{", "No GPU", '{"gpu_data": [3]}', '[{"gpu": 0, "ecc": "N/A"}]'])
+def test_what_amd_smi_prints_may_be_anything(text: str) -> None:
+    for gpu in from_amd_smi(text, text, text):
+        assert gpu.total_bytes is None
+    assert from_rocm_smi(text) == []
+
+
+def test_health_of_amd_gpus() -> None:
+    healthy = preflight.health_check(amd_gpus())
+    assert (healthy.status, "no errors" in healthy.detail, "612 W" in healthy.detail) == ("ok", True, True)
+    assert preflight.memory_check(preflight.amd_states(amd_gpus())).detail.startswith("in use: gpu0 16.8 of 192 GiB")
+    assert "by llama-server 28389" in preflight.memory_check(preflight.amd_states(amd_gpus())).detail
+    throttled = preflight.health_check(amd_gpus("metric-radeon"))
+    assert (throttled.status, "gpu0 throttled" in throttled.detail) == ("warn", True)
+    first, second = amd_gpus()
+    hot = preflight.health_check([first, replace(second, throttled=("socket thermal",), pcie="8 x 32 GT/s")])
+    assert hot.status == "warn"
+    assert "gpu1 throttled: socket thermal; gpu1 PCIe 8 x 32 GT/s, the others 16 x 32 GT/s" in hot.detail
+    broken = preflight.health_check([first, replace(second, xgmi_uncorrectable=2)])
+    assert broken.status == "fail"
+    assert "gpu1 2 uncorrectable XGMI errors; take the node out" in broken.detail
+
+
+def test_a_node_with_amd_gpus_runs_amds_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(OSError, match="neither amd-smi nor rocm-smi"):
+        read_gpus()
+    tool = tmp_path / "rocm-smi"
+    tool.write_text(f"#!/bin/sh\ncat {AMD}/rocm-smi-mi350x.json\n")
+    tool.chmod(0o755)
+    assert [gpu.name for gpu in read_gpus()] == ["0x75b0"]
+    tool = tmp_path / "amd-smi"
+    tool.write_text(f"#!/bin/sh\ncat {AMD}/$1-mi300x.json\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(preflight, "AMD_DRIVER", tmp_path)
+    report = preflight.check_node("/no/python", tmp_path)
+    checks = {check.name: check for check in report.checks}
+    assert checks["gpu memory"].status == "warn"
+    assert checks["gpu health"].status == "ok"
+    assert report.versions["driver"] == "6.19.14"
 
 
 def test_gpu_memory_in_use_is_named() -> None:

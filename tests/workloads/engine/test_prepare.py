@@ -20,6 +20,7 @@ from ridgeline.records.study import JobLimits, Study
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.workloads.engine.scripts import REHEARSE
 from ridgeline.serving.workloads.engine.session.prepare import Manifest
+from tests.command_line import ridgeline
 from tests.workloads.engine.studies import (
     STANDIN,
     run_for_real,
@@ -217,6 +218,28 @@ def test_a_dry_run_prints_the_exact_command_of_every_step(tmp_path: Path) -> Non
         "--attn-dp-size 16",
     ):
         assert words in done.stdout, words
+
+
+def test_a_study_on_amd_gpus_renders_and_keeps_nvidias_kernels_out(tmp_path: Path) -> None:
+    workload = {
+        "kind": "sglang-serve", "model": "qwen3-30b-a3b", "gpu": "mi355x", "version": "0.5.23", "rate": 4,
+        "load_format": "dummy", "env": {"SGLANG_USE_AITER": "1", "PYTHONPATH": str(STANDIN)},
+        "traffic": {"dataset": "fixed:1024:256", "requests": 100},
+    }  # fmt: skip
+    text = {
+        "version": 1, "name": "amd", "workload": workload,
+        "space": {"attention_backend": ["aiter", "triton", "fa3", "trtllm_mha"]},
+        "goal": {"maximize": "output_tok_s"}, "baseline": {"attention_backend": "aiter"},
+        "job": {"gpus": 8}, "site": {"batch": "slurm", "nodes": 1, "gpus_per_node": 8},
+    }  # fmt: skip
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(text))
+    said = ridgeline("check", "study.yaml", cwd=tmp_path)
+    for backend in ("fa3", "trtllm_mha"):
+        assert f"{backend} is written for NVIDIA GPUs, mi355x is cdna4; use aiter or triton" in said.stdout
+    shown = ridgeline("tune", "study.yaml", "--dry-run", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    for words in ("sglang.launch_server", "--attention-backend aiter", "export SGLANG_USE_AITER=1", "--gres=gpu:8"):
+        assert words in shown.stdout, words
 
 
 @pytest.mark.parametrize("kind", ["sglang-offline", "sglang-serve"])

@@ -71,7 +71,7 @@ def _less_at_once(
         if plan_memory(model, cluster.gpu, layout, replace(settings, max_running_requests=limit)).fits:
             found.append(f"--max-running-requests {limit}")
             break
-    if settings.attention_backend in (None, "triton"):
+    if settings.attention_backend in (None, "triton") and not cluster.gpu.is_amd:
         other = replace(settings, attention_backend="fa3" if cluster.gpu.generation == "hopper" else "flashinfer")
         if plan_memory(model, cluster.gpu, layout, other).fits:
             found.append(f"--attention-backend {other.attention_backend}")

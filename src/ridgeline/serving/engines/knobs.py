@@ -131,9 +131,9 @@ def _each(sglang: str, vllm: str) -> dict[str, tuple[Spelling, ...]]:
 
 # Attention kernels that any release of SGLang takes, those that are modelled in front.
 ATTENTION_BACKENDS = (
-    "fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton", "fa4", "trtllm_mha", "torch_native",
-    "flex_attention", "nsa", "dsa", "qsa", "dsv4", "compressed", "dual_chunk_flash_attn", "cutedsl_mla",
-    "tokenspeed_mla", "hpc_ops", "llada2_cfg_flashinfer", "minicpm_flashattn", "minicpm_flashinfer", "aiter", "wave",
+    "fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton", "aiter", "fa4", "trtllm_mha",
+    "torch_native", "flex_attention", "nsa", "dsa", "qsa", "dsv4", "compressed", "dual_chunk_flash_attn", "cutedsl_mla",
+    "tokenspeed_mla", "hpc_ops", "llada2_cfg_flashinfer", "minicpm_flashattn", "minicpm_flashinfer", "wave",
     "intel_amx", "intel_xpu", "ascend",
 )  # fmt: skip
 # --ep-size alone and --moe-a2a-backend, also in 0.4.10.post2; the flags before them raise an error from 0.5.3 on

@@ -216,6 +216,27 @@ def _speculation(case: _Checked) -> Iterator[LayoutProblem]:
         )
 
 
+# As SGLang groups them itself (arg_groups/choices.py of 0.5.23, ATTENTION_BACKEND_CHOICES).
+_NVIDIA_ONLY = (
+    "fa3", "fa4", "flashinfer", "llada2_cfg_flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "cutedsl_mla",
+    "tokenspeed_mla", "trtllm_mha", "hpc_ops", "minicpm_flashattn", "minicpm_flashinfer",
+)  # fmt: skip
+_AMD_ONLY = ("aiter", "wave")
+
+
+def other_makers(backend: object, gpu: Gpu) -> LayoutProblem | None:
+    """Kernels written for the other maker's GPUs, by SGLang's name or vLLM's."""
+    name = str(backend).lower()
+    if gpu.is_amd and name in _NVIDIA_ONLY:
+        made_for, other = "NVIDIA", "aiter or triton"
+    elif not gpu.is_amd and (name in _AMD_ONLY or name.startswith("rocm_")):
+        made_for, other = "AMD", "fa3, flashinfer or triton"
+    else:
+        return None
+    text = f"{backend} is written for {made_for} GPUs, {gpu.name} is {gpu.generation}"
+    return LayoutProblem("backend", text, f"use {other}")
+
+
 def _backend(case: _Checked) -> Iterator[LayoutProblem]:
     backend, page = case.settings.attention_backend, case.settings.page_size
     if case.model.attention.mla and page > 1 and backend in ("flashinfer", "triton"):
@@ -225,6 +246,9 @@ def _backend(case: _Checked) -> Iterator[LayoutProblem]:
         text = f"{backend} computes multi-head latent attention, {case.model.name} has none"
         yield LayoutProblem("backend", text, "use fa3 (Hopper), flashinfer or triton")
     if case.gpu is None:
+        return
+    if foreign := other_makers(backend, case.gpu):
+        yield foreign
         return
     if backend in ("trtllm_mla", "cutlass_mla") and case.gpu.generation != "blackwell":
         yield LayoutProblem(

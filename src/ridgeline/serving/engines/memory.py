@@ -136,6 +136,7 @@ class MemoryPlan(JsonForm):
     free_bytes: float = field(metadata=in_json("free_gib", _gib))  # before the weights
     weight_bytes: float = field(metadata=in_json("weights_gib_per_rank", _gib))
     mem_fraction: float
+    kept_share: float  # of that fraction, what the engine itself leaves of it
     engine_fraction: float = field(metadata=in_json("engine_mem_fraction"))  # what SGLang itself would have taken
     kv_bytes_per_token: float
     kv_tokens_per_rank: int
@@ -159,7 +160,7 @@ class MemoryPlan(JsonForm):
     @property
     @also_in_json("reserve_gib", _gib)
     def reserve_bytes(self) -> float:
-        return (1.0 - self.mem_fraction) * self.free_bytes
+        return (1.0 - self.mem_fraction * self.kept_share) * self.free_bytes
 
     @property
     @also_in_json()
@@ -192,12 +193,13 @@ def plan_memory(
     fraction = own if settings.mem_fraction is None else settings.mem_fraction
     applied = resolve(settings, model, gpu, layout, pool_tokens=1)
     free = free_bytes(gpu, layout)
-    weights, tokens, room = _pool(model, layout, free, fraction, drafting=settings.draft_tokens > 1)
+    share = defaults_of(settings.engine).kept_share(model, applied.backend)
+    weights, tokens, room = _pool(model, layout, free, fraction * share, drafting=settings.draft_tokens > 1)
     limit = _running_limit(settings, model, layout, tokens)
     running = limit if settings.max_running_requests else min(limit, max(1, tokens // REQUEST_TOKENS))
     batch = -(-running // layout.pp)  # every pipeline stage works on a micro-batch of its own
     needs = _reserve_needs(model, gpu, layout, applied, limit, batch, role)
-    reserve = (1.0 - fraction) * free
+    reserve = (1.0 - fraction * share) * free
     verdict, margin, reason = _judge(gpu, weights, free, room, reserve, sum(needs.values()))
     named = settings.attention_backend is not None or role == "prefill"
     if verdict == FITS and not named and _mostly_eager_in_triton(model, gpu, layout, applied, batch, reserve):
@@ -212,6 +214,7 @@ def plan_memory(
         free_bytes=free,
         weight_bytes=weights,
         mem_fraction=fraction,
+        kept_share=share,
         engine_fraction=own,
         kv_bytes_per_token=rank_kv_bytes_per_token(model, layout),
         kv_tokens_per_rank=tokens,

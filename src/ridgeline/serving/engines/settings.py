@@ -34,7 +34,7 @@ def acceptance_assumed(model: Model, settings: EngineSettings) -> str:
     return f"{kept}, as {curve.source} did on coding prompts; an accept length says otherwise"
 
 
-BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton")
+BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton", "aiter")
 CURRENT_VERSION = (0, 5)
 # Tokens a rank computes in one prefill round under DeepEP where nobody sets the chunk. Published recipes set it about
 # so: SGLang's own default, divided among 16 or 32 attention ranks, would leave every round to the host.
@@ -176,6 +176,10 @@ class EngineDefaults:
     def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
         raise NotImplementedError
 
+    def kept_share(self, model: Model, backend: str) -> float:
+        """What the engine keeps of any fraction, its own or one that was asked for."""
+        return 1.0
+
 
 def defaults_of(engine: str) -> EngineDefaults:
     found: EngineDefaults | None = catalog.part("engines", engine).defaults
@@ -199,7 +203,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         running = min(running, state_slots(model, layout, pool_tokens) * layout.attn_dp)
     graph, prefill_graph = settings.cuda_graph_max_bs, settings.prefill_graph
     return Applied(
-        backend=settings.attention_backend or default_backend(model, gpu),
+        backend=settings.attention_backend or default_backend(model, gpu, layout),
         # attention DP and pipeline stages each divide the limit; a rank keeps at least one
         running_limit=max(running, layout.attn_dp * layout.pp),
         graph_max_bs=own.graph_max_bs(settings, gpu, layout) if graph is None else graph,
@@ -223,11 +227,13 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
     )
 
 
-def default_backend(model: Model, gpu: Gpu) -> str:
+def default_backend(model: Model, gpu: Gpu, layout: Layout) -> str:
     if gpu.generation == "blackwell":
         return "trtllm_mla" if model.attention.mla else "flashinfer"
-    if gpu.generation.startswith("cdna"):
-        return "triton"  # AMD's own kernels (aiter) are faster; no measurement of them is at hand
+    if gpu.is_amd:
+        # SGLang 0.5.10 to 0.5.23 (model_override_base.py): of latent attention aiter knows 16 and 128 heads a rank
+        heads = max(1, model.attention.heads // layout.tp)
+        return "triton" if model.attention.mla and heads not in (16, 128) else "aiter"
     return "fa3" if gpu.generation == "hopper" else "flashinfer"
 
 

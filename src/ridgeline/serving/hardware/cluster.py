@@ -67,6 +67,11 @@ class Gpu:
     domain: int = 0  # GPUs joined by one switch, where that is more than a node (NVL72)
     source: str = ""  # where the figures are from
     power_w: float | None = None  # that it draws at most
+    unified: bool = False  # its memory is the host's too: what programs and files hold of it is not known here
+
+    @property
+    def is_amd(self) -> bool:
+        return self.generation.startswith("cdna")
 
     def flops_of(self, dtype: str) -> float:
         """FLOP/s for weights of this dtype. A dtype without tensor cores here is unpacked and computed in 16 bits."""
@@ -135,6 +140,7 @@ def load_gpu(name: str) -> Gpu:
             domain=int(_positive(row["domain"], f"{where}.domain")) if "domain" in row else 0,
             source=str(row.get("source", "")),
             power_w=_positive(row["power_w"], f"{where}.power_w") if "power_w" in row else None,
+            unified=row.get("unified") is True,
         )
     except KeyError as missing:
         raise InputError(f"{where}: {missing} is missing; see serving/hardware/presets.yaml for the shape") from None
@@ -253,6 +259,7 @@ class HardwareList:
                     "link_bytes_s": g.link.bytes_s,
                     "link_latency_s": g.link.latency_s,
                     "fabric": g.fabric,
+                    "unified_memory": g.unified,
                     "source": g.source,
                 }
                 for g in self.gpus

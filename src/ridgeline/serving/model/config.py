@@ -16,7 +16,7 @@ from ridgeline.serving.model.fields import MEASURE_IT, UNGATED_KINDS, Fields, in
 from ridgeline.serving.model.fields import PRESETS as PRESETS
 from ridgeline.serving.model.fields import preset_names as preset_names
 from ridgeline.serving.model.layer_parts import Experts, LinearAttention
-from ridgeline.serving.model.model import WHOLE_DTYPES, Model
+from ridgeline.serving.model.model import Model
 from ridgeline.serving.model.token_mixing import block_pattern, read_mixers
 
 # Which weights of a checkpoint are in which dtype, from the quantization_config of its config.json.
@@ -138,6 +138,15 @@ def _kv_in_8_bits(quant: Mapping[str, Any]) -> bool:
     return scheme.get("num_bits") == 8 if isinstance(scheme, dict) else str(scheme).upper() == "FP8"
 
 
+def _weight_block(fields: Fields) -> int:
+    """The side of the square of weights that share a scale."""
+    quant = fields.value("quantization_config")
+    if not isinstance(quant, dict):
+        return 0
+    said = quant.get("weight_block_size") or (_first_group(quant) or {}).get("block_structure")
+    return said[0] if isinstance(said, list) and said and isinstance(said[0], int) else 0
+
+
 _PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_topk")
 _SOME_EXPERTS = re.compile(r"(.*_)?(num|n)_(.*_)?experts?")
 _UNGATED = ("relu2", "relu", "gelu_new", "gelu_fast")
@@ -166,7 +175,17 @@ def _read_feed_forward(fields: Fields, layers: int) -> _FeedForward:
         dense, mixed = where(pattern, "-"), where(pattern, "E")
     else:
         dense, mixed = _dense_layers(fields, experts, layers), None
-    return _FeedForward(experts, dense, mixed, _dense_width(fields) if dense else 0, gated=gated)
+    width = _dense_width(fields) if dense else 0
+    if width and fields.value("use_double_wide_mlp"):
+        return _twice_as_wide(fields, dense, width, layers)
+    return _FeedForward(experts, dense, mixed, width, gated=gated)
+
+
+def _twice_as_wide(fields: Fields, dense: tuple[int, ...], width: int, layers: int) -> _FeedForward:
+    """Gemma-4's small models: layers that read another layer's cache have the wider feed-forward part."""
+    first = layers - fields.count("num_kv_shared_layers")
+    widths = ((width, tuple(n for n in dense if n < first)), (2 * width, tuple(n for n in dense if n >= first)))
+    return _FeedForward(None, dense, None, 2 * width, widths)
 
 
 def _dense_width(fields: Fields) -> int:
@@ -302,7 +321,7 @@ _HARMLESS = re.compile(
     r"|layer_switch|order_of_interleaved_layers|position_embedding.*|use_embedding_sharing|use_gated_activation|use_parallel_.*"
     r"|alibi|parallel_attn|multi_query.*|new_decoder_architecture|bias|attention_softmax_in_fp32|attn_implementation"
     r"|post_layer_norm|attn_pdrop|embd_pdrop|resid_pdrop|_attn_implementation.*|anyres_.*|pool_type|org_vocab_size|(eod|pad|sep|.*_(end|start|init))_id"
-    r"|dense_list|cla_share_factor|use_mixed_mlp_moe|num_layers|max_seq_len|norm_expert_weight|need_fp32_gate|att_impl_type|use_head_wise_attn_gate|moe_layer_offset|moe_every_n_layer|yarn_only_types|use_moe"
+    r"|dense_list|cla_share_factor|use_mixed_mlp_moe|num_layers|max_seq_len|norm_expert_weight|need_fp32_gate|att_impl_type|use_head_wise_attn_gate|mla_use_nope|latent_moe_use_norm|moe_layer_offset|moe_every_n_layer|yarn_only_types|use_moe"
     r"|moe_layer_freq|.*sink_bias|full_attention_interval|tie_word_embeddings|expert_intermediate_size|n_groups|q_lora_rank|topk_.*"
 )
 _FAMILIES = re.compile(
@@ -310,28 +329,36 @@ _FAMILIES = re.compile(
 )
 _DRAFT = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers", "mtp_num_layers")
 _DRAFT_SHAPE = re.compile(r"mtp_.*|use_mtp|num_mtp_modules")
+# What changes traffic between layers, and next to nothing of the weights.
+_RESIDUALS = {
+    "hc_mult": "the traffic of several residual streams",
+    "attn_res_block_size": "attention over the residuals of earlier layers",
+}
 
 
-def _notes(fields: Fields, vision_params: int) -> tuple[str, ...]:
+def _draft_layers(fields: Fields) -> int:
+    named = fields.first(*_DRAFT)
+    return fields.count(named) if named else 0
+
+
+def _notes(fields: Fields, vision_params: int, drafts: int) -> tuple[str, ...]:
     found: list[str] = []
     if strange_kind := _unknown_kind(fields):
         found.append(f"architecture {strange_kind}: not one we know; sizes and times follow from its fields alone")
-    unread = fields.unread()
-    drafts = next((unread[name] for name in _DRAFT if unread.get(name)), 0)
     if drafts:
         found.append(
             f"{drafts} multi-token-prediction layer{'s' if drafts != 1 else ''}: not counted; engines load them for "
             "speculative decoding only"
         )
-    if fields.value("hc_mult"):
-        found.append(f"hc_mult {fields.value('hc_mult')}: the traffic of several residual streams is not modelled")
+    streams = {name: fields.value(name) for name in _RESIDUALS}
+    found += [f"{name} {said}: {_RESIDUALS[name]} is not modelled" for name, said in streams.items() if said]
     if vision_params:
         found.append(f"vision tower: {vision_params / 1e9:.2f}e9 parameters more in memory; its time is not modelled")
     elif fields.value("vision_config"):
         found.append("vision_config: a vision tower that is neither counted nor modelled")
     if fields.value("audio_config"):
         found.append("audio_config: an audio tower that is neither counted nor modelled")
-    strange = [name for name, value in unread.items() if _says_something(name, value)]
+    strange = [name for name, value in fields.unread().items() if _says_something(name, value)]
     if strange:
         found.append(f"not understood and left out: {', '.join(sorted(strange))}")
     return tuple(found)
@@ -380,21 +407,19 @@ _UNKNOWN_KINDS = {
 # families whose cards leave the embedding table out of the parameters that a token uses
 _UNUSED_EMBEDDING = {
     "gpt_oss", "glm4_moe", "qwen3_next", "deepseek_v32", "deepseek_v4", "deepseek_ref", "glm_moe_dsa", "minimax_m2",
-    "minimax_m3", "minimax_m3_vl", "nemotron_h", "step3_text", "step3p5",
+    "minimax_m3", "minimax_m3_vl", "nemotron_h", "step3_text", "step3p5", "kimi_linear",
 }  # fmt: skip
 # families whose routers add a bias of each expert to its score, whatever their configs say of it
 _BIASED_ROUTERS = {
     "deepseek_v3", "deepseek_v32", "deepseek_v4", "kimi_k2", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "minimax_m2",
     "minimax_m3", "minimax_m3_vl", "nemotron_h", "step3p5",
 }  # fmt: skip
+_QK_NORM = ("qwen3", "gemma3", "gemma4")  # families that norm queries and keys and say so nowhere
 _REFUSED_FIELDS = {
-    "linear_attn_config": "Kimi's delta attention",
-    "hidden_size_per_layer_input": "embeddings of each layer's own",
-    "num_kv_shared_layers": "layers that use another layer's cache",
+    "altup_num_inputs": "several residual streams, and layers that skip most of their weights",
     "use_cla": "layers that use another layer's cache",
     "parallel_attn_mlp_res": "a dense part beside the experts",
     "cross_attention_layers": "layers that attend to a picture instead of the text",
-    "use_double_wide_mlp": "feed-forward parts of twice the width in some layers",
 }
 
 
@@ -411,8 +436,18 @@ _ALSO = {
     "deepseek-v3.1": "deepseek-v3",
     "glm-4.6": "glm-4.5",
     "glm-5.1": "glm-5",
+    "glm-5.3": "glm-5.2",
     "kimi-k2-instruct": "kimi-k2",
+    "kimi-k2.6": "kimi-k2.5",
+    "kimi-k2.7": "kimi-k2.5",
+    "kimi-k2.7-code": "kimi-k2.5",
     "minimax-m2": "minimax-m2.5",
+    "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
+    "nemotron-3-super": "nemotron-3-super-120b-a12b",
+    "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
+    "qwen3.5-27b": "qwen3.6-27b",
+    "qwen3.5-35b-a3b": "qwen3.6-35b-a3b",
+    "qwen3.8-27b": "qwen3.6-27b",
     "qwen3-next": "qwen3-next-80b-a3b",
     "qwen3-235b-a22b-fp8": "qwen3-235b-a22b",
 }
@@ -420,8 +455,10 @@ _ALSO = {
 
 # What hubs add to a model's name without changing anything that is counted here. Dates are not among them but for
 # DeepSeek's: a later Qwen3 of the same name has six times the context.
-_SAME_MODEL = re.compile(r"-(instruct|chat|it|hf|bf16|0528|0324)$|^meta-")
-_DTYPE_NAMES = {"-fp8": "fp8", "-nvfp4": "fp4", "-fp4": "fp4"}
+_SAME_MODEL = re.compile(r"-(instruct|chat|it|hf|bf16|0528|0324)$|^(meta|nvidia)-")
+_DTYPE_NAMES = {"-fp8": "fp8", "-mxfp8": "fp8", "-nvfp4": "fp4", "-fp4": "fp4", "-mxfp4": "mxfp4"}
+# Whose NAME-FP8 has one scale for 128 x 128 weights, by their config.json; of others we do not know.
+_FP8_BLOCKS = re.compile(r"qwen/qwen3|zai-org/glm-5|sgl-project/deepseek-v4")
 
 
 def _hub_model(name: str, known: Sequence[str]) -> Model | None:
@@ -433,8 +470,8 @@ def _hub_model(name: str, known: Sequence[str]) -> Model | None:
         shorter = _SAME_MODEL.sub("", shorter.removesuffix(ending))
         if shorter == before:
             return None
-    model = load_model(shorter)
-    return model.with_dtype(dtype) if dtype is not None and model.weights_dtype in WHOLE_DTYPES else model
+    model = load_model(shorter).with_dtype(dtype)
+    return replace(model, weight_block=128) if dtype == "fp8" and _FP8_BLOCKS.match(name) else model
 
 
 def load_model(name_or_path: str) -> Model:
@@ -546,7 +583,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         _refuse_other_states(fields)
     ffn = _read_feed_forward(fields, layers)
     dtypes = _read_dtypes(fields)
-    seen = vision_params(fields)
+    seen, drafts = vision_params(fields), _draft_layers(fields)
     model = Model(
         name=name,
         layers=layers,
@@ -561,18 +598,22 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         base_dtype=dtypes.base,
         kv_dtype=dtypes.kv,
         tied_embeddings=bool(fields.value("tie_word_embeddings", tied_unless_said(fields.text("model_type")))),
-        qk_norm=fields.text("model_type").startswith(("qwen3", "gemma3")) or bool(fields.value("use_qk_norm")),
+        qk_norm=fields.text("model_type").startswith(_QK_NORM) or bool(fields.value("use_qk_norm")),
         mixers=mixers,
         moe_layers_only=ffn.moe_layers,
         ffn_widths=ffn.widths,
         ffn_gated=ffn.gated,
+        layer_input=fields.count("hidden_size_per_layer_input"),
+        layer_input_vocab=fields.count("vocab_size_per_layer_input", fields.positive("vocab_size")),
+        draft_layers=drafts,
         attention_dtype=dtypes.attention if dtypes.attention != dtypes.dense else "",
         expert_dtype=dtypes.experts if dtypes.experts != dtypes.dense and ffn.experts is not None else "",
+        weight_block=_weight_block(fields),
         vision_params=seen,
         embedding_used=fields.text("model_type") not in _UNUSED_EMBEDDING,
         own_code=bool(fields.value("auto_map")),
     )
-    return replace(model, notes=_notes(fields, seen))
+    return replace(model, notes=_notes(fields, seen, drafts))
 
 
 def _refuse_kinds(fields: Fields) -> None:

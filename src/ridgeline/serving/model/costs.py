@@ -71,6 +71,8 @@ def _attention_text(a: Attention) -> str:
         seen += f", {a.top_k:,} entries picked by an indexer"
     if a.window:
         seen += f", window of {a.window:,}"
+    if a.borrowed:
+        seen += ", on an earlier layer's cache"
     if a.mla:
         return f"MLA with {a.heads} heads on a latent of {a.latent} + {a.rope_dim}{seen}"
     return f"{'MHA' if a.heads == a.kv_heads else 'GQA'} with {a.heads} heads on {a.kv_heads} KV heads{seen}"
@@ -83,7 +85,7 @@ def _kind_json(model: Model, mixer: Mixer) -> dict[str, object]:
         return {"layers": len(mixer.layers), "kind": text, "state_bytes_per_request": kind.state_bytes}
     grows = model.layer_kv_bytes(kind) if kind.keeps_everything else 0.0
     found: dict[str, object] = {"layers": len(mixer.layers), "kind": _attention_text(kind), "kv_bytes_per_token": grows}
-    if kind.window:
+    if kind.window and not kind.borrowed:
         held = kind.window * kind.kv_values * KV_BYTES[model.kv_dtype]
         found["window_bytes_per_request"] = held
     return found

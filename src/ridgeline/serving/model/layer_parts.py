@@ -49,6 +49,7 @@ class Attention:
     o_latent: int = 0  # width of a compressed output, for each of `o_groups`
     o_groups: int = 1
     norm_over_heads: bool = False  # queries and keys are normed over all heads, so that ranks must add up their squares
+    borrowed: bool = False  # reads what an earlier layer of its kind cached, and keeps no keys and values of its own
 
     @property
     def mla(self) -> bool:
@@ -114,11 +115,12 @@ class Attention:
 class LinearAttention:
     """A layer that keeps a state of fixed size for each request instead of a cache that grows.
 
-    Gated delta nets, Mamba-2 and lightning attention alike: `inputs` columns come out of the hidden vector, `channels`
-    of them pass a short convolution, and `heads` states of key_dim x value_dim are read and written for every token.
+    Gated and Kimi's delta nets, Mamba-2 and lightning attention alike: `inputs` columns come out of the hidden vector,
+    `channels` of them pass a short convolution, and `heads` states of key_dim x value_dim are read and written for
+    every token.
     """
 
-    kind: str  # gated-delta, mamba2
+    kind: str  # gated-delta, kimi-delta, mamba2, lightning
     heads: int
     key_dim: int
     value_dim: int
@@ -126,6 +128,7 @@ class LinearAttention:
     channels: int
     kernel: int
     state_bytes_each: float = 4.0
+    narrow_gates: int = 0  # gates that go through a vector of key_dim; its first half is among the inputs
 
     @property
     def outputs(self) -> int:

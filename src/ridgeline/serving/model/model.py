@@ -89,8 +89,8 @@ class _LayerRows:
         if a.mla:
             return (*self._queries(a, a.nope_dim + a.rope_dim), *self._latent(a), *self._indexer(a))
         q, v = a.heads * a.head_dim, a.heads * a.value_dim
-        keys = a.kv_heads * a.head_dim
-        kv = keys if a.one_kv or a.one_kv_proj else keys + a.kv_heads * a.value_dim
+        keys = 0 if a.borrowed else a.kv_heads * a.head_dim
+        kv = keys if a.one_kv or a.one_kv_proj or a.borrowed else keys + a.kv_heads * a.value_dim
         extras = []
         if a.bias:
             extras.append(self._small("qkv_bias", q + kv))
@@ -98,7 +98,7 @@ class _LayerRows:
             extras.append(self._small("qk_norm", 2 * a.head_dim))
         return (
             *self._queries(a, a.head_dim),
-            self._product("kv_proj", self.hidden, kv),
+            *((self._product("kv_proj", self.hidden, kv),) if kv else ()),
             *self._outputs(a, v),
             *self._compressor(a),
             *self._indexer(a),
@@ -106,7 +106,7 @@ class _LayerRows:
         )
 
     def _queries(self, a: Attention, width: int) -> tuple[Matrix, ...]:
-        columns = a.heads * width * (2 if a.gated else 1)
+        columns = a.heads * width * (2 if a.gated and not a.mla else 1)
         if not a.q_latent:
             return (self._product("q_proj", self.hidden, columns),)
         return (
@@ -120,6 +120,7 @@ class _LayerRows:
             self._product("kv_a_proj", self.hidden, a.latent + a.rope_dim, "none"),
             self._small("kv_a_norm", a.latent),
             self._product("kv_b_proj", a.latent, a.heads * (a.nope_dim + a.v_dim)),
+            *((self._product("gate_proj", self.hidden, a.heads * a.v_dim),) if a.gated else ()),
             self._product("o_proj", a.heads * a.v_dim, self.hidden),
         )
 
@@ -150,8 +151,10 @@ class _LayerRows:
         )
 
     def linear(self, mixer: LinearAttention) -> tuple[Matrix, ...]:
+        gates = mixer.narrow_gates * mixer.outputs
         return (
             self._product("state_in_proj", self.hidden, mixer.inputs),
+            *((self._product("state_gate_proj", mixer.key_dim, gates),) if gates else ()),
             self._product("state_out_proj", mixer.outputs, self.hidden),
             Matrix("state_small", "norm", mixer.small_params, 1, self.base, "attention", self.layers),
         )
@@ -198,8 +201,12 @@ class Model:
     moe_layers_only: tuple[int, ...] | None = None  # where some layers have no feed-forward part at all
     ffn_widths: tuple[tuple[int, tuple[int, ...]], ...] = ()  # where dense layers differ in width
     ffn_gated: bool = True
+    layer_input: int = 0  # width of what each layer looks up for a token in a table of its own (Gemma-4's small models)
+    layer_input_vocab: int = 0
+    draft_layers: int = 0  # multi-token prediction, which no figure here contains
     attention_dtype: str = ""  # where it differs from `dtype`
     expert_dtype: str = ""
+    weight_block: int = 0  # rows and columns of weights that share a scale, as the checkpoint says; 0: it says none
     vision_params: int = 0  # held in memory beside the language model, which all other figures are about
     embedding_used: bool = True  # whether its publisher counts the embedding table as used by every token
     notes: tuple[str, ...] = ()  # what the config says and no figure here contains
@@ -218,7 +225,8 @@ class Model:
             raise InputError(f"weight dtype {dtype!r} is not known; use one of {', '.join(BYTES_PER_WEIGHT)}")
         base = dtype if dtype in WHOLE_DTYPES else self.base_dtype
         apart = base if self.experts is not None and dtype in ("fp4", "mxfp4") else ""
-        return replace(self, dtype=dtype, base_dtype=base, kv_dtype=kv_dtype, attention_dtype=apart, expert_dtype="")
+        weights = replace(self, dtype=dtype, attention_dtype=apart, expert_dtype="", weight_block=0)
+        return replace(weights, base_dtype=base, kv_dtype=kv_dtype)
 
     @property
     def weights_dtype(self) -> str:
@@ -270,6 +278,7 @@ class Model:
             *(row for mixer in self.all_mixers for row in self._mixing(mixer)),
             *self._dense(),
             *self._mixture(),
+            *self._layer_inputs(every),
             Matrix("layer_norms", "norm", self.hidden, norms, base, "none", every),
             Matrix("final_norm", "norm", self.hidden, 1, base, "none", last),
             *(() if self.tied_embeddings else (head,)),
@@ -311,6 +320,18 @@ class Model:
             *_feed_forward(shared, gated=self.ffn_gated),
         )
 
+    def _layer_inputs(self, every: tuple[int, ...]) -> tuple[Matrix, ...]:
+        """Per-layer embeddings: one wide table, of which a token looks up a row, and a way into each layer."""
+        wide, width, base = self.layer_input * self.layers, self.layer_input, self.base_dtype
+        if not width:
+            return ()
+        return (
+            Matrix("embed_per_layer", "embedding", self.layer_input_vocab, wide, base, "vocab", (0,), used=0),
+            Matrix("per_layer_proj", "dense_ffn", self.hidden, wide, base, "none", (0,)),
+            Matrix("per_layer_gate", "dense_ffn", self.hidden, width, base, "none", every),
+            Matrix("per_layer_up", "dense_ffn", width, self.hidden, base, "none", every),
+        )
+
     @cached_property
     def params(self) -> int:
         """Of the language model; `vision_params` come on top."""
@@ -340,7 +361,7 @@ class Model:
     def layer_kv_bytes(self, kind: Attention, ranks: int = 1) -> float:
         """What one more token takes in the cache of one such layer, on each of `ranks` that share its heads."""
         held = kind.kv_values_on(ranks) * KV_BYTES[self.kv_dtype] / kind.compress
-        return held + kind.index_bytes_per_token
+        return 0.0 if kind.borrowed else held + kind.index_bytes_per_token
 
     @cached_property
     def kv_bytes_per_token(self) -> float:
@@ -355,7 +376,7 @@ class Model:
         """(window, bytes of each of its tokens) of the layers that keep no more than a window of a request."""
         found: dict[int, float] = {}
         for kind, n in self.attentions:
-            if kind.window:
+            if kind.window and not kind.borrowed:
                 found[kind.window] = found.get(kind.window, 0.0) + kind.kv_values * KV_BYTES[self.kv_dtype] * n
         return tuple(sorted(found.items()))
 
@@ -401,7 +422,7 @@ class Model:
         for m in self.matrices:
             if m.part == "experts":
                 total += m.nbytes * share
-            elif m.part != "vision" and (m.part != "embedding" or self.tied_embeddings):
+            elif m.part != "vision" and (m.part != "embedding" or (self.tied_embeddings and m.used)):
                 total += m.nbytes
         return total
 

@@ -16,9 +16,12 @@ _WINDOWED = ("sliding_attention", "local_attention", "chunked_attention")
 
 def read_mixers(fields: Fields, layers: int) -> tuple[Attention, tuple[Mixer, ...]]:
     """The attention that sees furthest, and every kind with its layers; no list where there is one kind only."""
-    if fields.value("attn_res_block_size"):
-        raise fields.not_understood("attn_res_block_size", "(attention over the residuals of earlier layers)")
-    for read in (_blocks, _block_configs, _compressed, _typed, _two_patterns, _chunked, _lightning, _windows):
+    if fields.value("num_kv_shared_layers") and fields.value("layer_types") is None:
+        raise fields.not_understood(
+            "num_kv_shared_layers", "(layers that use another layer's cache) without layer_types"
+        )
+    readers = (_blocks, _block_configs, _compressed, _typed, _delta, _two_patterns, _chunked, _lightning, _windows)
+    for read in readers:
         mixers = read(fields, layers)
         if mixers:
             kinds = [m for m in mixers if m.layers]
@@ -55,7 +58,8 @@ def attention(fields: Fields, prefix: str = "") -> Attention:
 
 def _latent(fields: Fields, heads: int) -> Attention:
     fields.need("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    nope, rope = fields.positive("qk_nope_head_dim"), fields.positive("qk_rope_head_dim")
+    # GLM-5.3-Flash has no rotary part at all
+    nope, rope = fields.positive("qk_nope_head_dim"), fields.count("qk_rope_head_dim")
     for name in ("head_dim", "qk_head_dim", "num_key_value_heads"):
         fields.value(name)  # said twice; the latent's own widths decide
     return Attention(
@@ -67,6 +71,7 @@ def _latent(fields: Fields, heads: int) -> Attention:
         rope_dim=rope,
         nope_dim=nope,
         v_dim=fields.positive("v_head_dim"),
+        gated=bool(fields.value("mla_use_output_gate")),
     )
 
 
@@ -184,12 +189,53 @@ def _typed(fields: Fields, layers: int) -> tuple[Mixer, ...]:
     if unknown:
         raise fields.not_understood("layer_types", repr(unknown[0]))
     windowed, linear = where(kinds, *_WINDOWED), where(kinds, "linear_attention")
-    found = [Mixer(_global(fields), where(kinds, *_FULL))]
+    found = _with_borrowers(_global(fields), where(kinds, *_FULL), fields, layers)
     if windowed:
-        found.append(Mixer(replace(_local(fields), window=_window(fields)), windowed))
+        found += _with_borrowers(replace(_local(fields), window=_window(fields)), windowed, fields, layers)
     if linear:
-        found.append(Mixer(_gated_delta(fields), linear))
+        kimi = fields.value("linear_attn_config")
+        found.append(Mixer(_kimi_delta(fields, kimi) if isinstance(kimi, dict) else _gated_delta(fields), linear))
     return tuple(found)
+
+
+def _with_borrowers(kind: Attention, mine: tuple[int, ...], fields: Fields, layers: int) -> list[Mixer]:
+    """Gemma-4's last layers read the cache of the last layer of their kind that has one."""
+    first = layers - fields.count("num_kv_shared_layers")
+    borrowers = tuple(n for n in mine if n >= first)
+    owners = Mixer(kind, tuple(n for n in mine if n < first))
+    return [owners, Mixer(replace(kind, borrowed=True), borrowers)] if borrowers else [owners]
+
+
+def _delta(fields: Fields, layers: int) -> tuple[Mixer, ...]:
+    """Kimi-Linear and K3: layers with a delta net, counted from 1, between layers of latent attention."""
+    kimi = fields.value("linear_attn_config")
+    if not isinstance(kimi, dict):
+        return ()
+    inner = Fields(kimi, f"{fields.source}: linear_attn_config")
+    listed = inner.value("kda_layers")
+    if not isinstance(listed, list) or not all(isinstance(n, int) and 1 <= n <= layers for n in listed):
+        raise inner.refuse("kda_layers", f"is not a list of layers from 1 to {layers}")
+    linear = tuple(sorted(n - 1 for n in listed))
+    whole = tuple(n for n in range(layers) if n not in set(linear))
+    return (Mixer(attention(fields), whole), Mixer(_kimi_delta(fields, kimi), linear))
+
+
+def _kimi_delta(fields: Fields, said: dict[str, object]) -> LinearAttention:
+    """Queries, keys and values of the same heads, a decay for each channel, and a gate of the output."""
+    inner = Fields(said, f"{fields.source}: linear_attn_config")
+    heads, width = inner.positive("num_heads"), inner.positive("head_dim")
+    whole_gate = bool(inner.value("use_full_rank_gate"))
+    wide = heads * width
+    return LinearAttention(
+        kind="kimi-delta",
+        heads=heads,
+        key_dim=width,
+        value_dim=width,
+        inputs=(4 if whole_gate else 3) * wide + (1 if whole_gate else 2) * width + heads,
+        channels=3 * wide,
+        kernel=inner.positive("short_conv_kernel_size", 4),
+        narrow_gates=1 if whole_gate else 2,
+    )
 
 
 def _global(fields: Fields) -> Attention:

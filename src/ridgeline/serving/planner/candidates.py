@@ -205,7 +205,7 @@ def _with_defaults(
     without = graphless(layout, role, q.settings.version)
     return replace(
         q.settings,
-        attention_backend=q.settings.attention_backend or default_backend(q.model, q.cluster.gpu),
+        attention_backend=q.settings.attention_backend or default_backend(q.model, q.cluster.gpu, layout),
         chunked_prefill_size=chunk or q.settings.chunked_prefill_size,
         # the published recipes start prefill servers without graphs
         prefill_graph=False if role == "prefill" or without else q.settings.prefill_graph,

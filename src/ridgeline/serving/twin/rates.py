@@ -91,10 +91,10 @@ class Kernels:
         return ExpertRate(_rate(row), float(row["tile"]), float(row["moved"]), float(row["ramp"]))
 
     def decode(self, backend: str, *, mla: bool) -> Rate:
-        return _rate(_row(self._rows["mla_decode" if mla else "decode"], backend))
+        return _rate(_row(self._rows["mla_decode" if mla else "decode"], _UNMEASURED.get(backend, backend)))
 
     def prefill(self, backend: str, *, mla: bool) -> Rate:
-        return _rate(_row(self._rows["mla_prefill" if mla else "prefill"], backend))
+        return _rate(_row(self._rows["mla_prefill" if mla else "prefill"], _UNMEASURED.get(backend, backend)))
 
     def states(self, phase: str) -> Rate:
         return _rate(_row(self._rows["states"], phase))
@@ -105,6 +105,8 @@ class Kernels:
         return Reduction(row["delay_us"] * 1e-6, row["rank_us"] * 1e-6, row["share"], row["fade"])
 
 
+# AMD's own kernels: no measurement of them is at hand, and Triton's are the only others that run there.
+_UNMEASURED = {"aiter": "triton", "wave": "triton"}
 # Weights without tensor cores of their own are unpacked and multiplied in 16 bits.
 _DENSE = {"fp16": "bf16", "fp32": "bf16", "int8": "fp8", "int4": "bf16", "mxfp4": "bf16"}
 

@@ -71,6 +71,8 @@ def _memory_text(answer: MemoryAnswer) -> str:
     if answer.settings.mem_fraction is None and plan.mem_fraction != plan.engine_fraction:
         own = f"SGLang's own fraction, {plan.engine_fraction:g}, leaves no KV pool"
         lines.append(f"  only with --mem-fraction-static {plan.mem_fraction:g}: {own}")
+    if answer.cluster.gpu.unified:
+        lines.append("  GPU and host share this memory: what programs and the page cache hold is not taken off")
     if answer.nearest:
         lines.append(f"  nearest that fits: {'; '.join(answer.nearest)}")
     if plan.verdict == engines_memory.STARTUP_OOM:
@@ -96,6 +98,8 @@ def _memory_text(answer: MemoryAnswer) -> str:
 
 def _default(plan: MemoryPlan) -> str:
     same = abs(plan.engine_fraction - plan.mem_fraction) < 0.0005
+    if plan.kept_share < 1:
+        return f", of which SGLang keeps {plan.kept_share:.0%} with {plan.backend}"
     return "" if same else f" (SGLang's own default: {plan.engine_fraction:g})"
 
 

@@ -105,6 +105,10 @@ class SglangDefaults(EngineDefaults):
         rule: Callable[[_Case], float] = _reserve_by_size if case.release < (0, 5, 3) else _reserve_by_need
         return round(max(0.0, case.memory - rule(case)) / case.memory, 3)
 
+    def kept_share(self, model: Model, backend: str) -> float:
+        # aiter's workspace, in 0.5.10 to 0.5.23 alike: mem_fraction_static * 0.85 where the context is above 8192
+        return 0.85 if backend == "aiter" and model.context_tokens > 8192 else 1.0
+
 
 def _engine_chunk(settings: EngineSettings, gpu: Gpu) -> int:
     """The prefill chunk SGLang itself takes, by the size of the GPU."""

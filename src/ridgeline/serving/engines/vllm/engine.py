@@ -179,7 +179,7 @@ class _Vllm(ServingEngine):
         argv = [launch.python, *self.entry(launch.model, span.nodes), *launch.arguments]
         if span.nodes > 1:
             argv += ["--distributed-executor-backend", "mp", *self.over_nodes(span)]
-        if launch.visible_gpus:  # vLLM has no flag for it
+        if launch.visible_gpus:  # vLLM has no flag for it, and goes by this name on ROCm too (platforms/rocm.py)
             argv = ["env", f"CUDA_VISIBLE_DEVICES={launch.visible_gpus}", *argv]
         if launch.role != "both":
             # decode servers fetch KV from this address, which is localhost unless it is said

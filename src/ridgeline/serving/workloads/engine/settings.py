@@ -29,7 +29,7 @@ from ridgeline.serving.engines.base import ServingEngine, SimulatedRouting
 from ridgeline.serving.engines.behaviour import AS_LOADED, COLLAPSED, TRAINED, UNIFORM
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.install import Install, flags_of
-from ridgeline.serving.engines.layout_rules import layout_problems
+from ridgeline.serving.engines.layout_rules import layout_problems, other_makers
 from ridgeline.serving.engines.memory import STARTUP_OOM, plan_memory
 from ridgeline.serving.engines.releases import NEWEST, OWN_CHOICE, Version, release_meant, release_text
 from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, layout_of, model_of, role_of, settings_of
@@ -192,6 +192,8 @@ def refusal(
     except InputError as error:
         return str(error)
     gpu = _gpu(options.gpu)
+    if gpu is not None and (foreign := other_makers(values.get("attention_backend"), gpu)):
+        return str(foreign)  # also one that is not modelled, which `settings` leaves out
     if model is None:
         return None
     if problems := layout_problems(model, layout, gpu, settings, role_of(values)):
