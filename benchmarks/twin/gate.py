@@ -39,9 +39,8 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.lengths import Replay
 from ridgeline.serving.traffic.traces import TraceRow
 from ridgeline.serving.traffic.traffic import AsRecorded, Traffic, parse_traffic
-from ridgeline.serving.twin.calibrate import READ
 from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting
-from ridgeline.serving.twin.measured import read_rows
+from ridgeline.serving.twin.measured import METRICS, read_rows
 from ridgeline.serving.twin.reach import at_once, intervals, validated, validation
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
@@ -328,7 +327,7 @@ def _measured(file: str, options: Mapping[str, object], words: argparse.Namespac
                 for metric, value in row.values.items():
                     bound, unit = BOUNDS[metric]
                     figure = {"ttft": "TTFT", "itl_": "TPOT"}.get(metric[:4], "whole")
-                    predicted = READ[metric](result) or float("nan")
+                    predicted = METRICS[metric](result) or float("nan")
                     name = f"{row.source} {metric}"
                     bounds = _bounds(result, row.deployment, bound, 1 / unit)
                     yield _point(f"{NAMES[file]}, {kind}", name, row.deployment, figure, value, predicted, bounds)

@@ -48,7 +48,10 @@ OWN_VALUES: dict[str, list[Value]] = {
     "moe_a2a_backend": ["none", "deepep"],
     "cuda_graph_bs": ["1 2 4"],
     "page_size": [1, 16, 64],
-    "speculative_num_draft_tokens": [1, 4, 8],
+    "speculative_algorithm": ["EAGLE", "NGRAM"],
+    "speculative_num_steps": [1, 3, 5],
+    "speculative_eagle_topk": [1, 4],
+    "speculative_num_draft_tokens": [4, 8],
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ridgeline.serving.engines.behaviour import Drafting
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import Applied
 from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
@@ -35,7 +36,7 @@ def engine(
     plain = {
         "backend": "fa3", "running_limit": 100, "graph_max_bs": 8, "prefill_graph": False, "chunk_tokens": 1000,
         "max_prefill_tokens": 10_000, "conservativeness": 1.0, "radix_cache": False, "accept_length": 1.0,
-        "draft_tokens": 1, "page_size": 1,
+        "drafting": Drafting(), "page_size": 1,
     }  # fmt: skip
     times: Any = SimpleNamespace(
         applied=Applied(**{**plain, **settings}),

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeline.serving.engines.behaviour import drafting
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import DEFAULTS, Applied, resolve
@@ -230,7 +231,14 @@ def test_times_kept_from_another_setting_are_those_worked_out_anew(name: str):
     cluster, lay = make_cluster("h200", 2, 8), Layout(tp=16, attn_dp=2, gpus_per_node=8)
     applied = resolve(DEFAULTS, model, cluster.gpu, lay, 10**6)
     before = getattr(applied, name)
-    others = {"backend": "flashinfer", "engine": "vllm", "kernel_set": "sglang-0.5.10", "graph_max_bs": 0}
+    others = {
+        "backend": "flashinfer",
+        "engine": "vllm",
+        "kernel_set": "sglang-0.5.10",
+        "graph_max_bs": 0,
+        "drafting": drafting("EAGLE", 4, 3, 1),
+        "experts": "uniform",
+    }
     other = others[name] if name in others else not before if isinstance(before, bool) else before + 3
     assert other != before
 

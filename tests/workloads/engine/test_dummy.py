@@ -150,7 +150,109 @@ def test_drafts_of_dummy_weights_are_never_accepted(
 ) -> None:
     workload, of = made(tmp_path, kind, model=DENSE, **options)
     assert ["no drafted token is ever accepted" in doubt for doubt in workload.doubts()] == [True] * warned
-    assert simulated(workload, of, tmp_path) == {}, "nothing is set for drafts"
+    assert simulated(workload, of, tmp_path) == {}, "nobody said how many are kept"
+
+
+KEPT, HOW = "SGLANG_SIMULATE_ACC_LEN", "SGLANG_SIMULATE_ACC_METHOD"
+CHAIN = {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 1, "speculative_draft_model_path": "/drafts"}
+
+
+def test_sglang_is_told_how_many_drafted_tokens_to_keep_by_their_depth(tmp_path: Path) -> None:
+    knobs = {"speculative_num_steps": [1, 3]}
+    workload, of = made(tmp_path, model=DENSE, flags=CHAIN, knobs=knobs, accept_length=[1.8, 2.3, 2.5])
+    for steps, kept in ((1, "1.8"), (3, "2.5")):
+        told = workload.prepare(trial(of, speculative_num_steps=steps), tmp_path / f"run{steps}")
+        assert {name: told.env.get(name) for name in (KEPT, HOW)} == {KEPT: kept, HOW: "match-expected"}
+        session = json.loads((tmp_path / f"run{steps}" / "session.json").read_text())
+        assert session["weights"]["accept_length"] == session["asked"]["accept_length"] == float(kept)
+    assert workload.programs()["weights"]["accept_length"] == [1.8, 2.3, 2.5]
+    assert ["accept_length" in doubt for doubt in workload.doubts()] == [True], "the answer rests on it"
+    assert KEPT not in workload.offered(of.baseline) and KEPT in workload.paste(of.baseline)
+
+
+def test_vllm_is_told_in_its_json_of_drafts(tmp_path: Path) -> None:
+    config = json.dumps({"method": "eagle", "model": "/drafts", "num_speculative_tokens": 3})
+    workload, of = made(tmp_path, "vllm-serve", model=DENSE, flags={"speculative_config": config}, accept_length=2.5)
+    text = workload.paste(of.baseline)
+    assert '"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.5' in text
+    assert '"num_speculative_tokens": 3' in text and "synthetic" not in workload.offered(of.baseline)
+    echo = json.loads((tmp_path / "run" / "session.json").read_text()) if simulated(workload, of, tmp_path) else None
+    assert echo is None, "vLLM has no variable for it"
+    asked = json.loads((tmp_path / "run" / "session.json").read_text())["asked"]
+    assert "synthetic" in asked["echo"]["speculative_config"], "what the log repeats is what was asked"
+
+
+def test_nothing_is_kept_by_order_with_real_weights_without_drafts_or_against_the_studys_own_word(
+    tmp_path: Path,
+) -> None:
+    steps = {"speculative_num_steps": 3}
+    real, of = made(tmp_path, model=DENSE, flags={**CHAIN, **steps}, load_format="auto", accept_length=2.5)
+    assert simulated(real, of, tmp_path / "real") == {} and real.doubts() == []
+    plain, of = made(tmp_path, model=DENSE, accept_length=2.5)
+    assert simulated(plain, of, tmp_path / "plain") == {}
+    own, of = made(tmp_path, model=DENSE, flags={**CHAIN, **steps}, accept_length=2.5, env={KEPT: "3"})
+    assert simulated(own, of, tmp_path / "own") == {KEPT: "3"}
+
+
+def test_a_depth_that_cannot_keep_so_many_is_refused(tmp_path: Path) -> None:
+    knobs = {"speculative_num_steps": [3, 1]}
+    workload, of = made(tmp_path, model=DENSE, flags=CHAIN, knobs=knobs, accept_length=2.5)
+    assert workload.refusal(of.baseline) is None
+    assert "needs at least 2 drafted tokens" in str(workload.refusal({**of.baseline, "speculative_num_steps": 1}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "key", "says"),
+    [
+        ("sglang-serve", {"experts": "zipf:1.2"}, "experts", "cannot be made to route by zipf:1.2: it can uniform"),
+        ("sglang-serve", {"experts": "normal"}, "experts", "write uniform or as-loaded"),
+        ("sglang-serve", {"experts": "uniform", "version": "0.5.12"}, "experts", "0.5.13 and later have"),
+        ("vllm-serve", {"experts": "zipf:1.2"}, "experts", "it can uniform and normal"),
+        ("sglang-serve", {"accept_length": 2.5, "version": "0.5.2"}, "accept_length", "SGLang 0.5.3 and later can"),
+        ("vllm-serve", {"accept_length": 2.5, "version": "0.19.1"}, "accept_length", "vLLM 0.20 and later can"),
+        ("sglang-serve", {"experts": "evenly"}, "experts", "'evenly' is not known"),
+        ("sglang-serve", {"experts": "zipf:0"}, "experts", "above 0"),
+        ("sglang-serve", {"accept_length": 0.2}, "accept_length", "keeps at least 1"),
+    ],
+    ids=str,
+)
+def test_what_an_engine_cannot_be_made_to_do_is_refused_with_the_remedy(
+    tmp_path: Path, kind: str, options: dict[str, Any], key: str, says: str
+) -> None:
+    release = {"version": NEW[kind.partition("-")[0]]}
+    of = study(tmp_path, kind, {"max_running_requests": [64]}, **{"model": MOE, **release, **options})
+    found = catalog.part("workloads", kind)(of).problems()
+    assert [(problem.where[:2], says in problem.message) for problem in found] == [(("workload", key), True)], found
+
+
+def test_vllm_can_be_made_to_route_unevenly_and_no_engine_to_do_nothing(tmp_path: Path) -> None:
+    normal, of = made(tmp_path, "vllm-serve", experts="normal")
+    assert simulated(normal, of, tmp_path / "normal") == {VLLM: "normal_routing"}
+    left, of = made(tmp_path, experts="as-loaded")
+    assert simulated(left, of, tmp_path / "left") == {} and "`experts: as-loaded` asks for it" in left.doubts()[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"speculative_num_draft_tokens": 4}, "does nothing without speculative_algorithm"),
+        ({"speculative_algorithm": "EAGLE", "speculative_num_draft_tokens": 4}, "without speculative_num_steps"),
+        ({"speculative_algorithm": "EAGLE", "speculative_num_steps": 3}, "without speculative_eagle_topk"),
+        ({**CHAIN, "speculative_num_steps": 3, "speculative_eagle_topk": 4}, "needs speculative_num_draft_tokens"),
+        ({"speculative_algorithm": "EAGLE3"}, "drafts with a model of its own"),
+        ({"speculative_algorithm": "EAGLE"}, "llama-8b has no drafting layers of its own"),
+        ({"speculative_algorithm": "NGRAM", "tp": 2, "attn_dp": 2}, "exclude attention DP"),
+        ({"speculative_algorithm": "NGRAM"}, None),
+        ({**CHAIN, "speculative_num_steps": 3}, None),
+    ],
+    ids=str,
+)
+def test_drafts_with_which_sglang_does_not_start_are_refused(
+    tmp_path: Path, values: dict[str, Any], why: str | None
+) -> None:
+    workload, of = made(tmp_path, model=DENSE, flags=values)
+    refused = workload.refusal(of.baseline)
+    assert (refused is None) if why is None else (why in str(refused)), refused
 
 
 def test_a_folder_whose_runs_had_no_switch_is_read_as_it_ran(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def settings_of(values: Mapping[str, Value], base: EngineSettings = DEFAULTS) ->
         if knob.name in values:
             value = values[knob.name]
             found[knob.field] = not value if knob.inverted else value
-    found |= _drafts_of(values, found)
+    found |= _drafts_of(values)
     if found.get("prefill_graph"):
         del found["prefill_graph"]  # a switch that is not thrown: whether there are graphs is the engine's choice
     if found.get("cuda_graph_max_bs") == 0:
@@ -311,20 +311,33 @@ def settings_of(values: Mapping[str, Value], base: EngineSettings = DEFAULTS) ->
 # What SGLang takes where an algorithm is named and no numbers are: drafting steps, of one branch. Llama and Grok get a
 # tree of 5 steps, 4 branches and 8 tokens there, which their config alone does not tell us.
 _USUAL_STEPS = 3
-_NO_DRAFTS: Mapping[str, Value] = {"draft_method": "", "draft_tokens": 1, "draft_steps": None, "draft_branches": 1}
 
 
-def _drafts_of(values: Mapping[str, Value], found: Mapping[str, Value]) -> dict[str, Value]:
-    """What an engine with these values drafts: nothing without an algorithm, a chain where there is one branch."""
+def _drafts_of(values: Mapping[str, Value]) -> dict[str, Value]:
+    """The fields of what an engine with these values drafts: nothing without an algorithm, a chain of one branch."""
     config = speculative_config(values)
     method = values.get("speculative_algorithm") or config.get("method")
+    names = ("speculative_num_steps", "speculative_num_draft_tokens", "speculative_eagle_topk")
+    steps, tokens, branches = (values.get(name) for name in names)
     if not method and not config:
-        return dict(_NO_DRAFTS) if "draft_tokens" in found or "draft_steps" in found else {}
-    steps, tokens = found.get("draft_steps") or config.get("num_speculative_tokens"), found.get("draft_tokens")
+        return {"draft_tokens": 1, "draft_steps": None, "draft_branches": 1} if steps or tokens or branches else {}
+    steps = steps or config.get("num_speculative_tokens")
     steps = _USUAL_STEPS if steps is None and tokens is None else steps
-    if isinstance(steps, int) and (tokens is None or found.get("draft_branches", 1) == 1):
+    if isinstance(steps, int) and (tokens is None or branches in (None, 1)):
         tokens = steps + 1
     return {"draft_method": str(method or ""), "draft_steps": steps, "draft_tokens": tokens}
+
+
+def drafting_of(values: Mapping[str, Value]) -> Drafting:
+    """What an engine with these values, under our names, drafts and verifies."""
+    fields, branches = _drafts_of(values), values.get("speculative_eagle_topk", 1)
+    tokens, steps = fields.get("draft_tokens", 1), fields.get("draft_steps")
+    return drafting(
+        str(fields.get("draft_method", "")),
+        tokens if isinstance(tokens, int) else 1,
+        steps if isinstance(steps, int) else None,
+        branches if isinstance(branches, int) else 1,
+    )
 
 
 def speculative_config(values: Mapping[str, Value]) -> dict[str, Value]:

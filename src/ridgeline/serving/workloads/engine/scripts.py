@@ -258,7 +258,7 @@ class Scripts:
             install.python,
             model,
             self._arguments(settings, install, offered=offered),
-            self._without_routing(self.env(settings)) if offered else self.env(settings),
+            self._without_routing(self.env(settings)) if offered else self.env(settings) | self.dummy.env(settings),
             replace(site, env=self._without_routing(site.env)) if offered else site,
             self._study.job.resources(settings),
             self._options.prepare,
@@ -330,7 +330,6 @@ class Scripts:
         if self._dialect.simulated:
             site = self._study.site
             predicted = predicted_tok_s(self._options, values, version, resources, site, paced=self._serves)
-        made = self.dummy.env(settings)
         return {
             "engine": self._dialect.name,
             "python": "" if install.container else install.python,
@@ -349,7 +348,7 @@ class Scripts:
             ],
             "asked": asdict(asked),
             "predicted_tok_s": predicted,
-            **({"weights": {LOAD_FORMAT: DUMMY, "made": made}} if made else {}),
+            **self.dummy.receipt(settings),
             **({"perplexity": self._options.perplexity} if self._options.perplexity else {}),
         }
 

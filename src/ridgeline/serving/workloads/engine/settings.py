@@ -32,7 +32,15 @@ from ridgeline.serving.engines.install import Install, flags_of
 from ridgeline.serving.engines.layout_rules import layout_problems, other_makers
 from ridgeline.serving.engines.memory import STARTUP_OOM, plan_memory
 from ridgeline.serving.engines.releases import NEWEST, OWN_CHOICE, Version, release_meant, release_text
-from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, layout_of, model_of, role_of, settings_of
+from ridgeline.serving.engines.settings import (
+    DEFAULTS,
+    EngineSettings,
+    drafting_of,
+    layout_of,
+    model_of,
+    role_of,
+    settings_of,
+)
 from ridgeline.serving.hardware.cluster import Gpu, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model, model_from_text
 from ridgeline.serving.model.model import Model
@@ -300,8 +308,12 @@ class DummyWeights:
     @property
     def variables(self) -> tuple[str, ...]:
         """All by which an engine is told, in benchmarks only, what to do whatever its weights say."""
+        return (*self._routing_variables, *self._dialect.acceptance_variables)
+
+    @property
+    def _routing_variables(self) -> tuple[str, ...]:
         switch = self._dialect.simulated_routing
-        return (*(switch.variables if switch is not None else ()), *self._dialect.acceptance_variables)
+        return switch.variables if switch is not None else ()
 
     def problems(self) -> Iterator[Problem]:
         """What this engine, in this release, cannot be made to do."""
@@ -313,7 +325,7 @@ class DummyWeights:
         if routing not in (TRAINED, AS_LOADED):
             known = switch.values if switch is not None and release_meant(release) >= switch.since else ()
             if routing not in known:
-                can = f"it can {' and '.join(known)}" if known else _since(switch, title)
+                can = f"it can {' and '.join(known)}" if known else f"it has no switch for it{_since(switch)}"
                 yield Problem(
                     ("workload", "experts"),
                     f"{release_text(self._dialect.name, release)} cannot be made to route by {routing}: {can}; write "
@@ -339,7 +351,7 @@ class DummyWeights:
     def accept_length(self, settings: Settings) -> float | None:
         """How many tokens of a verified step the engine is made to keep; None where it is not."""
         values = self._names.values(settings)
-        acceptance, drafts = self._options.acceptance, settings_of(values).drafting
+        acceptance, drafts = self._options.acceptance, drafting_of(values)
         if acceptance is None or not drafts or values.get(LOAD_FORMAT) != DUMMY:
             return None
         return acceptance.length(drafts.depth)
@@ -365,10 +377,16 @@ class DummyWeights:
         if not self.used:
             return {}
         env = self._asked_env(settings) | self.env(settings)
-        made = {name: env[name] for name in self.variables if name in env}
-        said = {"experts": self._options.experts, "accept_length": self._study.workload.options.get("accept_length")}
-        told = {name: value for name, value in said.items() if value}
-        return {WEIGHTS_RECORD: {LOAD_FORMAT: DUMMY, **told, **({"routing": made} if made else {})}}
+        routing = {name: env[name] for name in self._routing_variables if name in env}
+        kept = self._study.workload.options.get("accept_length")
+        said = {"routing": routing, "experts": self._options.experts, "accept_length": kept}
+        return {WEIGHTS_RECORD: {LOAD_FORMAT: DUMMY, **{name: value for name, value in said.items() if value}}}
+
+    def receipt(self, settings: Settings) -> dict[str, object]:
+        """What one run's session keeps of it; nothing where the engine was made to do nothing."""
+        made = {"routing": self._routing_env(settings), "accept_length": self.accept_length(settings)}
+        said = {name: value for name, value in made.items() if value}
+        return {WEIGHTS_RECORD: {LOAD_FORMAT: DUMMY, **said}} if said else {}
 
     def doubts(self, all_settings: Iterable[Settings]) -> list[str]:
         """Why real weights would show something else."""
@@ -400,12 +418,13 @@ class DummyWeights:
         if known_model(self._options) is None:
             fast = f"if this model has experts, {fast}"
         if switch is None or not self._has_switch(settings):
-            return f"{fast}; {_since(switch, title)}"
+            release = self._dialect.release_of(self._options.install(settings))
+            return f"{fast}; {title} {'.'.join(map(str, release))} has no switch against it{_since(switch)}"
         if self._begun_without:
             return f"{fast}; this campaign was begun without {switch.variable}"
         if all(env.get(name, "").lower() in _OFF for name in switch.variables):
-            asked = self._options.experts == AS_LOADED
-            return f"{fast}; {'`experts: as-loaded` asks for it' if asked else f'the study has {switch.variable} off'}"
+            off = f"the study itself has {switch.variable} off"
+            return f"{fast}; {'`experts: as-loaded` asks for it' if self._options.experts == AS_LOADED else off}"
         if around := switch.bypassed(self._names.values(settings), self._options.gpu):
             return f"{fast}; {switch.variable} does not reach {around}, whose kernels route tokens themselves"
         if self._dialect.release_of(self._options.install(settings)) == NEWEST:
@@ -439,10 +458,8 @@ class DummyWeights:
                 yield from knob.values
 
 
-def _since(switch: SimulatedRouting | None, title: str) -> str:
-    if switch is None:
-        return f"{title} has no switch for it that is known here"
-    return f"{title} has a switch for it from {'.'.join(map(str, switch.since))} on"
+def _since(switch: SimulatedRouting | None) -> str:
+    return " that is known here" if switch is None else f", {'.'.join(map(str, switch.since))} and later have"
 
 
 _DRAFTS = ("speculative_algorithm", "speculative_config")
