@@ -70,7 +70,7 @@ def test_sglang_failures(lines: tuple[str, ...], expected: str) -> None:
             "pool-too-small",
         ),
         ("ValueError: User-specified max_model_len (9999) is greater than the derived max_model_len", "rejected"),
-        ("ValueError: Total number of attention heads (32) must be divisible by tensor parallel size (3).", "rejected"),
+        ("ValueError: Total number of attention heads (32) must be divisible by tensor parallel size (3).", "split"),
         ("api_server.py: error: unrecognized arguments: --max-num-seq 3", "rejected"),
         ("(EngineCore pid=561) ERROR TimeoutError: RPC call to execute_model timed out.", "watchdog"),
     ],

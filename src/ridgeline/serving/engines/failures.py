@@ -19,8 +19,9 @@ from ridgeline.records.expression import Value
 from ridgeline.records.outcome import Kind, Move, Signature
 from ridgeline.serving.engines.flags import EngineFlags
 
-# those that an engine names when it refuses a setting
-LEVERS = ("memory", "requests", "chunk", "graph", "length", "host")
+_HOST_CACHE = ("hicache_ratio", "hicache_size", "kv_offloading_size")
+# what an engine may tell to raise or lower when it refuses a setting
+_SAID = ("memory", "requests", "chunk", "graph", "length", *_HOST_CACHE)
 MARK, _AT_START = "ridgeline: failure=", " at start"
 
 
@@ -33,7 +34,7 @@ class EngineFailure:
     name: str
     kind: Kind
     reason: str
-    moves: tuple[tuple[str, int], ...] = ()  # (lever of the table of knobs, direction), the surest first
+    moves: tuple[tuple[str, int], ...] = ()  # (lever of the table of knobs or a flag, direction), the surest first
     claim: str = ""
     advice: str = ""
     try_: str = ""
@@ -94,7 +95,7 @@ FAILURES: tuple[EngineFailure, ...] = (
         "host-cache",
         Kind.REJECTED,
         "the host has no memory for the KV cache that it was to hold: make that cache smaller",
-        (("host", -1),),
+        tuple((flag, -1) for flag in _HOST_CACHE),
         "the host has no memory for the KV cache that it was to hold",
         "Make the host's cache smaller, or ask for more host memory: what is set counts for each rank.",
     ),
@@ -136,6 +137,15 @@ FAILURES: tuple[EngineFailure, ...] = (
         "CUDA graphs could not be captured",
         "Lower the memory fraction or the largest graph batch; without graphs decode is slower.",
         "fewer-graphs",
+    ),
+    EngineFailure(
+        "warm-up",
+        Kind.OOM_START,
+        "out of GPU memory while warming up for as many requests as may run: fewer of them, or a lower memory fraction",
+        (("requests", -1), ("memory", -1)),
+        "out of GPU memory while warming up for as many requests as may run",
+        "Cap the running requests lower, or lower {memory_flag}.",
+        "less-memory",
     ),
     EngineFailure(
         "oom-start",
@@ -412,7 +422,7 @@ LIBRARY_TEXTS: tuple[FailureText, ...] = (
     # flashinfer 1781, 1919, sglang 5389, 25487
     _text(
         "not-installed",
-        r"Ninja build failed|Could not find nvcc|No such file or directory: '(?:\S*/)?(?:nvcc|ninja)'"
+        r"Ninja build failed|(?<!\")Could not find nvcc|No such file or directory: '(?:\S*/)?(?:nvcc|ninja)'"
         r"|nvcc: not found|Error building extension '|Failed to find C compiler|CUDA_HOME environment variable"
         r" is not set|Command '\['(?:ninja|\S*nvcc)'",
         _NO_COMPILER,
@@ -595,7 +605,7 @@ _UP, _DOWNWARDS = r"(?i:rais|increas|enlarg)\w*", r"(?i:lower|reduc|decreas|shor
 
 def _moves_said(flags: EngineFlags) -> Iterator[tuple[str, tuple[Move, ...]]]:
     """Engines that refuse a setting often say which flag to raise or lower; as they spell it, and as a knob."""
-    for names in filter(None, map(flags.levers, LEVERS)):
+    for names in filter(None, (_knobs(lever, flags) for lever in _SAID)):
         spelled = "|".join(re.escape(name).replace("_", "[-_]") for name in sorted(names, key=len, reverse=True))
         for verb, direction in ((_UP, 1), (_DOWNWARDS, -1)):
             moves = tuple(Move(name, direction, BY_NAME["refused"].reason) for name in names)
@@ -605,7 +615,11 @@ def _moves_said(flags: EngineFlags) -> Iterator[tuple[str, tuple[Move, ...]]]:
 def advice(failure: EngineFailure, flags: EngineFlags) -> tuple[Move, ...]:
     """Which knobs to move, and which way, so that this failure does not happen again; the surest first."""
     why = failure.reason.partition(":")[0]
-    return tuple(Move(knob, direction, why) for lever, direction in failure.moves for knob in flags.levers(lever))
+    return tuple(Move(knob, direction, why) for lever, direction in failure.moves for knob in _knobs(lever, flags))
+
+
+def _knobs(lever: str, flags: EngineFlags) -> list[str]:
+    return flags.levers(lever) or [lever for name in flags.flags if name == lever]
 
 
 @dataclass(frozen=True, slots=True)
@@ -674,13 +688,13 @@ def _place(name: str) -> int:
     return len(FAILURES) + _LATE.index(name) if name in _LATE else _RANK.get(name, 2 * len(FAILURES))
 
 
-def advice_on(line: str, failure: EngineFailure, texts: Sequence[FailureText]) -> str:
+def advice_on(line: str, failure: EngineFailure, texts: Sequence[FailureText], flags: EngineFlags) -> str:
     """What to advise a person whose log says this: what its row says, else what its kind says; and where the engine
     itself names flags, those."""
     row = next((text for text in texts if text.shown_by(line)), None)
     said = row.advice if row is not None and row.advice else failure.advice
-    flags = list(dict.fromkeys(_FLAGS.findall(line)))[:4]
-    missing = [flag for flag in flags if flag not in said]
+    named = (flag for flag in _FLAGS.findall(line) if flag.lstrip("-").replace("-", "_") in flags.flags)
+    missing = [flag for flag in dict.fromkeys(named) if flag not in said][:4]
     return f"{said} The engine itself names {', '.join(missing)}." if missing else said
 
 

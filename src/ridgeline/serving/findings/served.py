@@ -168,7 +168,9 @@ def failure_claims(engine: ServingEngine, log: LogTally, knobs: EngineKnobs) -> 
     if found is None:
         return
     kind, failure, line = found
-    advice = advice_on(texts.get(line, ""), failure, engine.failure_texts).format(memory_flag=engine.memory_flag)
+    advice = advice_on(texts.get(line, ""), failure, engine.failure_texts, engine.flags).format(
+        memory_flag=engine.memory_flag
+    )
     key, tried = f"{engine.name}.failed-{kind}", knobs.named(failure.try_)
     yield RawFinding(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)
 

@@ -406,7 +406,7 @@ class Operator:
             return ""
         _, failure, line = found
         text = next(said for *_, number, said in failures if number == line)
-        advice = advice_on(text, failure, engine.failure_texts).format(memory_flag=engine.memory_flag)
+        advice = advice_on(text, failure, engine.failure_texts, engine.flags).format(memory_flag=engine.memory_flag)
         return f"{failure.claim} ({log.name}:{line}). {advice}\n"
 
     def first_request(self, front: Member, limit_s: float) -> None:

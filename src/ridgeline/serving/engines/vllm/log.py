@@ -62,7 +62,7 @@ TEXTS: tuple[FailureText, ...] = (
         )
         for kind, ours in (("fraction-too-high", True), ("gpu-in-use", False))
     ),
-    # v1/worker/cpu_worker.py; since 0.24 cpu_worker.py asks again when it makes the cache
+    # v1/worker/cpu_worker.py of all releases
     FailureText(
         "fraction-too-high",
         re.compile(r"less than desired CPU memory utilization|on kv cache allocation is less than requested memory"),
@@ -79,7 +79,7 @@ TEXTS: tuple[FailureText, ...] = (
     SPLIT,
     FailureText("rejected", re.compile(r"error: argument ")),
     # gpu_model_runner.py: after the KV cache was made, for as many requests as may run
-    FailureText("oom-start", re.compile(r"CUDA out of memory occurred when warming up"), sure=True),
+    FailureText("warm-up", re.compile(r"CUDA out of memory occurred when warming up"), sure=True),
     # a worker that another node holds, or that hangs, is waited for so long (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
     FailureText("watchdog", re.compile(r"RPC call to \w{1,40} timed out"), sure=True),
     # v1/kv_offload/cpu: host memory is mapped and pinned at start
