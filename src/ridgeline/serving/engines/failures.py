@@ -343,11 +343,7 @@ class FailureText:
 PORT_IN_USE = FailureText("port-taken", re.compile(r"[Aa]ddress already in use|EADDRINUSE"), sure=True)
 WRONG_ARGUMENTS = FailureText(
     "rejected",
-    re.compile(
-        r"error: (?:unrecognized arguments|argument -|ambiguous option|the following arguments are required)"
-        # SGLang says by the parser's own error what became of a flag (0.5.23, arg_groups/argparse_actions.py)
-        r"|^(?:\S*launch_server\.py|sglang(?: serve)?|vllm(?: serve)?): error: "
-    ),
+    re.compile(r"error: (?:unrecognized arguments|argument -|ambiguous option|the following arguments are required)"),
     sure=True,
 )
 WATCHDOG = FailureText(
@@ -363,13 +359,15 @@ CUDA_OOM = FailureText(
     sure=True,
 )
 # the engines share this code: fp8.py, fp8_utils.py, marlin_utils.py, distributed/utils.py; sglang 19045, 26107
-SPLIT = FailureText(
-    "split",
-    re.compile(
-        r"is not divisible by (?:weight quantization block_[nk]| ?(?:min_thread_[nk]|group_size) ?=)"
-        r"|AssertionError: \d{1,9} is not divisible by \d{1,5}$|must be divisible by tensor parallel size"
+SPLIT = (
+    FailureText("split", re.compile(r"must be divisible by tensor parallel size"), sure=True),
+    FailureText(
+        "split",
+        re.compile(
+            r"is not divisible by (?:weight quantization block_[nk]| ?(?:min_thread_[nk]|group_size) ?=)"
+            r"|AssertionError: \d{1,9} is not divisible by \d{1,5}$"
+        ),
     ),
-    sure=True,
 )
 _NO_COMPILER = (
     "Load a CUDA toolkit of torch's release and ninja, and set CUDA_HOME: FlashInfer, Triton and DeepGEMM compile "
@@ -379,6 +377,10 @@ _NO_COMPILER = (
 
 def _text(kind: str, pattern: str, advice: str = "", sure: bool = False) -> FailureText:
     return FailureText(kind, re.compile(pattern), sure, advice)
+
+
+# what the parser itself says, SGLang's of flags that it retired too (0.5.23, arg_groups/argparse_actions.py)
+PARSER_ERROR = _text("rejected", r"^(?:\S*launch_server\.py|sglang(?: serve)?|vllm(?: serve)?): error: ")
 
 
 # In the order in which one line is asked; an engine's own rows stand before them. The lines are as logs pasted in
@@ -465,8 +467,12 @@ LIBRARY_TEXTS: tuple[FailureText, ...] = (
     ),
     _text(
         "unknown-model",
-        r"Model architectures? .{1,200} (?:are|is) not supported|has no (?:vLLM|SGL?ang) implementation"
-        r"|was supported in vLLM until",
+        r"was supported in vLLM until|is not supported in-tree anymore",
+        "Use the older release, or install the plugin, that the line names.",
+    ),
+    _text(
+        "unknown-model",
+        r"Model architectures? .{1,200} (?:are|is) not supported|has no (?:vLLM|SGL?ang) implementation",
     ),
     # sglang 4259
     _text(
@@ -487,13 +493,11 @@ LIBRARY_TEXTS: tuple[FailureText, ...] = (
         "nvshmem",
         r"nvshmem(?:i_\w{1,30})?[ :].{0,60}(?:initialization|setup connections) failed"
         r"|cannot allocate mlx5dv_devx_uar|ibgda_\w{1,30} failed|Unable to create ah\.",
-        sure=True,
     ),
     _text(
         "kernel-fault",
         r"CUDA error: (?:an illegal memory access|an illegal instruction|misaligned address|device-side assert"
         r"|unspecified launch failure)|Failed to encode tensor map: 700",
-        sure=True,
     ),
     _text(
         "network",

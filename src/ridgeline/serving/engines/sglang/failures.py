@@ -7,6 +7,7 @@ import re
 from ridgeline.serving.engines.failures import (
     LIBRARY_TEXTS,
     LIBRARY_WORDS,
+    PARSER_ERROR,
     PORT_IN_USE,
     RAISED,
     SPLIT,
@@ -46,29 +47,27 @@ TEXTS: tuple[FailureText, ...] = (
             r"SWA pool .{0,80}(?:leaves no room for the full|cannot hold even one request)|cannot fit ONE worst-case"
             r" request|AssertionError: Memory pool size is too small|max_running_request is zero"
         ),
-        sure=True,
     ),
     # model_runner.py, since 0.5.20 distributed/bootstrap.py: an error, or a warning where
     # SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK is off
-    FailureText("gpu-in-use", re.compile(r"(?:Runtime|Value)Error: The memory capacity is unbalanced"), sure=True),
-    SPLIT,
+    FailureText("gpu-in-use", re.compile(r"(?:Runtime|Value)Error: The memory capacity is unbalanced")),
+    *SPLIT,
     # mem_cache/pool_host/base.py and its like; 0.5.23 also hicache_auto_size.py; sglang 34972, 38832, 39744
     FailureText(
         "host-cache",
         re.compile(r"Error: (?:Not enough host memory|No host memory is left for HiCache)"),
-        sure=True,
         advice="Lower --hicache-size or --hicache-ratio, which count for each rank and leave 10 GB of the host alone, "
         "or ask for more host memory.",
     ),
     FailureText(
         "host-cache",
         re.compile(r"cudaHostRegister failed|cudaHostAlloc failed"),
-        sure=True,
         advice="Lower --hicache-size or --hicache-ratio, raise the limit of locked memory (`ulimit -l unlimited`), or "
         "pin less at a time (SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB, where the release knows it): the driver could not "
         "pin so much.",
     ),
     WRONG_ARGUMENTS,
+    PARSER_ERROR,
     # allocation.py (mem_cache/common.py before 0.5.20), memory_pool.py; sglang 7353, 10408
     FailureText(
         "pool-ran-out",
@@ -76,14 +75,11 @@ TEXTS: tuple[FailureText, ...] = (
             r"[Oo]ut of memory\. Try to lower your batch size|alloc_req_slots runs out of memory"
             r"|Not enough space for mamba (?:cache|ping pong)"
         ),
-        sure=True,
     ),
     # a request that its client gave up is none (sglang 12688)
     FailureText("kv-transfer", re.compile(r"KVTransferError\((?!.{0,80}Aborted by AbortReq)"), sure=True),
     FailureText(
-        "kv-transfer",
-        re.compile(r"failed to register to bootstrap server after|Transfer Engine initialization failed"),
-        sure=True,
+        "kv-transfer", re.compile(r"failed to register to bootstrap server after|Transfer Engine initialization failed")
     ),
     # not every capture that fails lacks memory: what the libraries' rows don't tell is refused
     FailureText(

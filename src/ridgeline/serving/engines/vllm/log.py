@@ -16,6 +16,7 @@ from ridgeline.diagnose.readers.lines import gib, number, plain, whole
 from ridgeline.serving.engines.failures import (
     LIBRARY_TEXTS,
     LIBRARY_WORDS,
+    PARSER_ERROR,
     PORT_IN_USE,
     RAISED,
     SPLIT,
@@ -66,17 +67,17 @@ TEXTS: tuple[FailureText, ...] = (
     FailureText(
         "fraction-too-high",
         re.compile(r"less than desired CPU memory utilization|on kv cache allocation is less than requested memory"),
-        sure=True,
         advice="Lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes, or free memory of the host.",
     ),
     FailureText("gpu-in-use", re.compile(r"Error in memory profiling\. Initial free memory"), sure=True),
     WRONG_ARGUMENTS,
+    PARSER_ERROR,
     FailureText(
         "rejected",
         re.compile(r"User-specified max_model_len \(\d{1,9}\) is greater than the derived max_model_len"),
         sure=True,
     ),
-    SPLIT,
+    *SPLIT,
     FailureText("rejected", re.compile(r"error: argument ")),
     # gpu_model_runner.py: after the KV cache was made, for as many requests as may run
     FailureText("warm-up", re.compile(r"CUDA out of memory occurred when warming up"), sure=True),
