@@ -157,7 +157,11 @@ FAILURES: tuple[EngineFailure, ...] = (
         "less-memory",
     ),
     EngineFailure(
-        "weights", Kind.OOM_START, "the weights do not fit the GPU: spread them over more", (("spread", +1),)
+        "weights",
+        Kind.OOM_START,
+        "the weights do not fit the GPU: spread them over more",
+        (("spread", +1),),
+        advice="Spread the weights over more GPUs, or load them quantized.",
     ),
     EngineFailure(
         "host-oom",

@@ -34,8 +34,18 @@ from ridgeline.serving.engines.served import LogTally, ServedSecond
 
 # What vLLM prints when it fails, 0.6 to 0.33. The first row that a line shows counts, the more telling first.
 
-# A GPU of which so much is free at start is nobody else's: what lacks is the driver's and the contexts'.
+_FREE_MEMORY = re.compile(
+    r"Error: Free memory on device.{0,20}\((?P<free>[\d.]{1,9})/(?P<all>[\d.]{1,9}) GiB\) on startup is less than "
+    r"(?:desired GPU|the engine's budget)"
+)
 _NEARLY_ALL = 0.9
+
+
+def _nobody_elses(found: re.Match[str]) -> bool:
+    """So much of the GPU is free that what lacks is the driver's and the contexts'."""
+    free, there = number(found["free"]), number(found["all"])
+    return free is not None and there is not None and free >= _NEARLY_ALL * there
+
 
 TEXTS: tuple[FailureText, ...] = (
     PORT_IN_USE,
@@ -52,17 +62,8 @@ TEXTS: tuple[FailureText, ...] = (
         re.compile(r"No available memory for|larger than the maximum number of tokens that can be stored in KV cache"),
     ),
     # v1/worker/utils.py and gpu_worker.py; before 0.13 without the name of the device; vllm 20305, 25837, 55169, 56830
-    *(
-        FailureText(
-            kind,
-            re.compile(
-                r"Error: Free memory on device.{0,20}\((?P<free>[\d.]{1,9})/(?P<all>[\d.]{1,9}) GiB\) on startup is "
-                r"less than (?:desired GPU|the engine's budget)"
-            ),
-            holds=lambda found, ours=ours: (float(found["free"]) >= _NEARLY_ALL * float(found["all"])) is ours,
-        )
-        for kind, ours in (("fraction-too-high", True), ("gpu-in-use", False))
-    ),
+    FailureText("fraction-too-high", _FREE_MEMORY, holds=_nobody_elses),
+    FailureText("gpu-in-use", _FREE_MEMORY),
     # v1/worker/cpu_worker.py of all releases
     FailureText(
         "fraction-too-high",
