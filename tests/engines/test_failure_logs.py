@@ -43,7 +43,7 @@ VLLM_LOGS: dict[str, Answer] = {
     "cpu-0.32-choice": (Kind.REJECTED, 2, "", "--kv-cache-dtype"),
     "cpu-0.32-context": (Kind.REJECTED, 7, "", "argument"),
     "cpu-0.32-draft-vocabulary": (Kind.REJECTED, 13, "", "what does not go together"),
-    "cpu-0.32-flag": (Kind.REJECTED, 4, "", "flags change between"),
+    "cpu-0.32-flag": (Kind.REJECTED, 4, "", "did you mean --max-num-seqs?"),
     "cpu-0.32-heads": (Kind.REJECTED, 9, "tp-", "heads"),
     "cpu-0.32-hub": (Kind.SITE_FAULT, 5, "", "HF_HUB_OFFLINE"),
     "cpu-0.32-kv-space": (Kind.OOM_START, 18, "gpu_memory_utilization-", "VLLM_CPU_KVCACHE_SPACE"),

@@ -1,6 +1,6 @@
 """How serving engines fail: what each failure means, which way the next proposal moves, and what to advise a person.
 
-What an engine prints when it fails is in its home (`sglang/failures.py`, `vllm/failures.py`) as rows of `FailureText`;
+What an engine prints when it fails is in its home (`sglang/failures.py`, `vllm/log.py`) as rows of `FailureText`;
 its log reader, the workload that judges a run and `diagnose` all read those rows, and take their meaning from here.
 
 The session that ran the engine reads its log when it fails and says `ridgeline: failure=NAME: engine.log:LINE: TEXT`,
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ridgeline.errors import did_you_mean
 from ridgeline.records.expression import Value
 from ridgeline.records.outcome import Kind, Move, Signature
 from ridgeline.serving.engines.flags import EngineFlags
@@ -698,12 +699,21 @@ def _place(name: str) -> int:
 
 def advice_on(line: str, failure: EngineFailure, texts: Sequence[FailureText], flags: EngineFlags) -> str:
     """What to advise a person whose log says this: what its row says, else what its kind says; and where the engine
-    itself names flags, those."""
+    itself names flags, those, or what was meant by one that there is not."""
     row = next((text for text in texts if text.shown_by(line)), None)
     said = row.advice if row is not None and row.advice else failure.advice
-    named = (flag for flag in _FLAGS.findall(line) if flag.lstrip("-").replace("-", "_") in flags.flags)
-    missing = [flag for flag in dict.fromkeys(named) if flag not in said][:4]
-    return f"{said} The engine itself names {', '.join(missing)}." if missing else said
+    named = dict.fromkeys(_FLAGS.findall(line))
+    missing = [flag for flag in named if _field(flag) in flags.flags and flag not in said][:4]
+    more = [f" The engine itself names {', '.join(missing)}."] if missing else []
+    if failure.name == "rejected":
+        known = [f"--{name.replace('_', '-')}" for name in flags.flags]
+        unknown = [flag for flag in named if _field(flag) not in flags.flags]
+        more += [f" For {flag}, {meant}" for flag in unknown if (meant := did_you_mean(flag, known))]
+    return said + "".join(more)
+
+
+def _field(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
 
 
 _FLAGS = re.compile(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*|(?<=`)[a-z]+(?:_[a-z]+)+(?=`)")
