@@ -191,6 +191,9 @@ MORE_LINES = (
     (SGLANG, "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them",
      "hub"),
     (SGLANG, "ImportError: Please install mooncake by following the instructions at", "not-installed"),
+    (SGLANG, "ModuleNotFoundError: No module named 'deep_ep'", "not-installed"),
+    (SGLANG, "/opt/py/bin/python: Error while finding module specification for 'sglang.launch_server' "
+             "(ModuleNotFoundError: No module named 'sglang')", "missing"),
     (SGLANG, "AssertionError: FlashAttention v3 Backend requires SM>=80 and SM<=90. Please use", "no-kernel"),
     (SGLANG, "OSError: [Errno 24] Too many open files", "host-limit"),
     # vLLM says so at every start where it may not open many

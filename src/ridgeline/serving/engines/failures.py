@@ -284,7 +284,13 @@ FAILURES: tuple[EngineFailure, ...] = (
         advice="The line says what does not go together; correct the flag that it names.",
         survived=True,
     ),
-    EngineFailure("missing", Kind.SITE_FAULT, "the engine is not installed where it was looked for"),
+    EngineFailure(
+        "missing",
+        Kind.SITE_FAULT,
+        "the engine is not installed where it was looked for",
+        claim="the engine is not installed where it was looked for",
+        advice="Install it there, or name the environment that has it under `workload: engine`.",
+    ),
     EngineFailure(
         "signal",
         Kind.CRASH,
@@ -435,6 +441,7 @@ LIBRARY_TEXTS: tuple[FailureText, ...] = (
         _NO_COMPILER,
     ),
     _text("not-installed", r"fatal error: Python\.h: No such file", "Install the headers of Python (python3-dev)."),
+    _text("missing", r"No module named '?(?:sglang|vllm)\b(?!\.)"),
     _text(
         "not-installed",
         r"ModuleNotFoundError: No module named '|ImportError: .{0,120}(?i:please install|not installed)",
