@@ -53,7 +53,7 @@ class TestVllm(EngineContract):
         "ValueError: To serve at least one request with the model's max seq len (131072), 16 GiB": "pool-too-small",
         "ValueError: No available memory for the cache blocks.": "pool-too-small",
         "ValueError: User-specified max_model_len (9999) is greater than the derived max_model_len": "rejected",
-        "ValueError: attention heads (32) must be divisible by tensor parallel size (3).": "rejected",
+        "ValueError: attention heads (32) must be divisible by tensor parallel size (3).": "split",
         "api_server.py: error: unrecognized arguments: --max-num-seq 3": "rejected",
         OOM: "cuda-oom",
         WATCHDOG: "watchdog",

@@ -24,6 +24,7 @@ from ridgeline.serving.engines.releases import NEWEST
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
 from ridgeline.serving.engines.vllm.engine import VLLM
+from ridgeline.serving.findings.sglang_log import ANALYZER
 from tests.workloads.engine.studies import SAMPLES
 
 LOADED = "[2026-11-15 02:47:48] Load weight end. elapsed=0.15 s, type=T, avail mem=110.24 GB, mem usage=28.89 GB."
@@ -52,6 +53,7 @@ def cause(*lines: str, dialect=SGLANG) -> str:
         (("launch_server.py: error: argument --attention-backend: invalid choice: 'x'",), "rejected"),
         (("AssertionError: page size 64 needs fa3",), "refused"),
         ((READY, "AssertionError: page size 64 needs fa3"), "exception"),
+        ((READY, "AssertionError: Mem Leak Detected! total_tokens=71 vs self.max_total_num_tokens=72"), "exception"),
         (("OSError: [Errno 98] Address already in use",), "port-taken"),
         ((READY, "[2026-11-15 02:40:47] Watchdog timeout (self.watchdog_last_forward_tick)"), "watchdog"),
         (("[2026-11-15 02:40:47] Received sigquit from a child process. It usually means",), "child-died"),
@@ -70,7 +72,7 @@ def test_sglang_failures(lines: tuple[str, ...], expected: str) -> None:
             "pool-too-small",
         ),
         ("ValueError: User-specified max_model_len (9999) is greater than the derived max_model_len", "rejected"),
-        ("ValueError: Total number of attention heads (32) must be divisible by tensor parallel size (3).", "rejected"),
+        ("ValueError: Total number of attention heads (32) must be divisible by tensor parallel size (3).", "split"),
         ("api_server.py: error: unrecognized arguments: --max-num-seq 3", "rejected"),
         ("(EngineCore pid=561) ERROR TimeoutError: RPC call to execute_model timed out.", "watchdog"),
     ],
@@ -154,6 +156,118 @@ def test_a_port_that_vllm_looks_for_elsewhere_is_no_failure() -> None:
 def test_any_program_whose_port_is_taken_met_the_site_not_its_setting(line: str) -> None:
     first = next(s for s in PROGRAM_FAILURES if s.pattern.search(line))
     assert first.kind is Kind.SITE_FAULT
+
+
+# what torch, NCCL, the driver and the system print, whichever engine they end; and the engines themselves
+MORE_LINES = (
+    (SGLANG, "RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-broken"),
+    (SGLANG, "[Tue Nov 17 2026] NVRM: Xid (PCI:0000:c1:00): 79, pid=4711, GPU has fallen off the bus.", "gpu-broken"),
+    (SGLANG, "[Tue Nov 17 2026] NVRM: Xid (PCI:0000:c1:00): 31, pid=4711, Ch 00000008, MMU Fault", ""),
+    (VLLM, "(Worker_TP3 pid=77) ERROR 09-14 11:20:31 [multiproc_executor.py:870] torch.AcceleratorError: CUDA error: "
+           "CUDA-capable device(s) is/are busy or unavailable", "gpu-in-use"),
+    (SGLANG, "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_"
+             "load_memory=71.2, local_gpu_memory=138.1, local_gpu_memory * 0.9=124.29", "gpu-in-use"),
+    (SGLANG, "The memory capacity is unbalanced. Some GPUs may be occupied by other processes.", ""),
+    (VLLM, "ValueError: Free memory on device cuda:0 (138.4/139.8 GiB) on startup is less than desired GPU memory "
+           "utilization (0.995, 139.1 GiB). Decrease GPU memory utilization or reduce", "fraction-too-high"),
+    (VLLM, "ValueError: Free memory on device (3.22/4.0 GiB) on startup is less than desired GPU memory utilization "
+           "(0.9, 3.6 GiB). Decrease GPU memory utilization or reduce GPU memory", "gpu-in-use"),
+    (SGLANG, "RuntimeError: SWA pool cap (4096 tokens, 1.20 GiB) leaves no room for the full KV pool within the "
+             "available 1.00 GiB. Reduce --max-running-requests", "pool-too-small"),
+    (SGLANG, "RuntimeError: Capture prefill CUDA graph failed: CUDA out of memory. Tried to allocate", "graph-capture"),
+    (SGLANG, "RuntimeError: Prefill out of memory. Try to lower your batch size.", "pool-ran-out"),
+    (SGLANG, "Subprocess scheduler_0 (pid=812) crashed with exit code -9. Triggering SIGQUIT", "host-oom"),
+    (SGLANG, "Subprocess scheduler_0 (pid=812) crashed with exit code 1. Triggering SIGQUIT for cleanup", "child-died"),
+    (VLLM, "(EngineCore pid=1) ERROR 07-09 10:00:00 [multiproc_executor.py:315] Worker proc VllmWorker-2 died "
+           "unexpectedly (exit code: -9), shutting down executor.", "host-oom"),
+    (SGLANG, "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
+     "network"),
+    (SGLANG, "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]",
+     "peer-lost"),
+    (VLLM, "(Worker_TP1 pid=9) ERROR 09-14 11:20:31 [core.py:1] RuntimeError: NCCL error: internal error", "nccl"),
+    (SGLANG, "/opt/nvshmem/src/modules/transport/ibgda/ibgda.cpp:1889: NULL value cannot allocate mlx5dv_devx_uar",
+     "nvshmem"),
+    (SGLANG, "OSError: You are trying to access a gated repo.", "no-model"),
+    (SGLANG, "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them",
+     "hub"),
+    (SGLANG, "ImportError: Please install mooncake by following the instructions at", "not-installed"),
+    (SGLANG, "ModuleNotFoundError: No module named 'deep_ep'", "not-installed"),
+    (SGLANG, "/opt/py/bin/python: Error while finding module specification for 'sglang.launch_server' "
+             "(ModuleNotFoundError: No module named 'sglang')", "missing"),
+    (SGLANG, "AssertionError: FlashAttention v3 Backend requires SM>=80 and SM<=90. Please use", "no-kernel"),
+    (SGLANG, "OSError: [Errno 24] Too many open files", "host-limit"),
+    # vLLM says so at every start where it may not open many
+    (VLLM, "(APIServer pid=9) WARNING 11-18 23:57:47 [system_utils.py:255] Found ulimit of 20000. This can cause fd "
+           "limit errors like `OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n", ""),
+    (VLLM, "WARNING 08-01 22:46:36 [import_utils.py:408] RuntimeError: Could not find nvcc", ""),
+    (SGLANG, "launch_server.py: error: --enable-ep-moe is removed. Use --ep-size instead.", "rejected"),
+    (SGLANG, "AssertionError", "refused"),
+    (SGLANG, "RuntimeError: Unsupported quantization config: bits=3, sym=False", "refused"),
+    (SGLANG, "torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "kernel-fault"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "line", "expected"), MORE_LINES)
+def test_lines_of_a_start_that_failed(dialect: ServingEngine, line: str, expected: str) -> None:
+    assert cause(line, dialect=dialect) == expected
+
+
+def test_what_the_memory_statement_says_outweighs_what_a_lost_peer_does() -> None:
+    """The other ranks of a group lose their connection when one of them has no memory left."""
+    lost = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]"
+    assert cause(LOADED, lost, "torch.distributed.DistBackendError: ncclRemoteError: A call failed", OOM) == "oom-start"
+    assert cause(LOADED, lost, "AssertionError: page size 64 needs fa3") == "refused"
+
+
+def test_vllm_is_starting_until_it_says_that_it_has_started() -> None:
+    """Graphs and samplers are warmed up after the KV cache was made."""
+    loaded = "(Worker pid=1) INFO 11-18 23:53:58 [gpu_model_runner.py:1] Model loading took 15.3 GiB and 12.2 seconds"
+    pool = "(EngineCore pid=1) INFO 11-18 23:53:59 [kv_cache_utils.py:2327] GPU KV cache size: 85,104 tokens"
+    started = (
+        "(EngineCore pid=1) INFO 11-18 23:54:30 [core.py:403] init engine (profile, create kv cache, warmup model)"
+    )
+    assert cause(loaded, pool, OOM, dialect=VLLM) == "oom-start"
+    assert cause(loaded, pool, started, OOM, dialect=VLLM) == "oom-run"
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "knob", "direction"),
+    [
+        (SGLANG, "ValueError: the decode graph exceeds its capacity. Raise the environment value or lower "
+                 "--cuda-graph-max-bs-decode.", "cuda_graph_max_bs_decode", -1),
+        (SGLANG, "ValueError: budget exceeded: raise it or lower --chunked-prefill-size/--max-prefill-tokens.",
+         "chunked_prefill_size", -1),
+        (VLLM, "  Value error, max_num_batched_tokens is too small. Please increase `max_num_batched_tokens`.",
+         "max_num_batched_tokens", +1),
+        (SGLANG, "ValueError: page size 64 needs fa3", "", 0),
+    ],
+)  # fmt: skip
+def test_a_refusal_that_names_the_flag_to_move_moves_it(
+    engine: ServingEngine, line: str, knob: str, direction: int
+) -> None:
+    said = FailureCause("refused", 3, line, at_start=True).marked_line("engine.log")
+    first = next(s for s in signatures(engine.flags, engine.failure_texts) if s.pattern.search(said))
+    assert first.kind is Kind.REJECTED
+    assert ((knob, direction) in {(m.knob, m.direction) for m in first.advice}) is bool(knob)
+    assert {m.direction for m in first.advice} <= {direction}
+
+
+def test_what_an_engine_survived_is_no_failure_of_its_log() -> None:
+    """A hub that could not be asked for one file of many, and then it served."""
+    hub = "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them"
+    work = "[2026-11-15 02:06:40] Decode batch, #running-req: 9, #token: 287, token usage: 0.31, cuda graph: True, "
+    work += "gen throughput (token/s): 2366.31, #queue-req: 0"
+    found = ANALYZER.analyze("engine.log", [LOADED, hub, READY, work])
+    assert not [f for f in found if f.severity == "fault"]
+    failed = ANALYZER.analyze("engine.log", [LOADED, hub])
+    assert [f.key for f in failed if f.severity == "fault"] == ["sglang.failed-hub"]
+
+
+@pytest.mark.parametrize("dialect", [SGLANG, VLLM], ids=lambda dialect: dialect.name)
+def test_only_what_the_setting_caused_teaches_the_search(dialect: ServingEngine) -> None:
+    site = {"gpu-in-use", "gpu-broken", "port-taken", "host-limit", "hub", "network", "missing"}
+    assert {f.name for f in FAILURES if not f.kind.caused_by_setting} == site
+    assert not [f.name for f in FAILURES if f.name in site and advice(f, dialect.flags)]
 
 
 @pytest.mark.parametrize(

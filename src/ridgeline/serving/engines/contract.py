@@ -90,12 +90,12 @@ class EngineContract:
     def test_log_run_and_diagnosis_agree_on_why_it_failed(self) -> None:
         """One table: the log's reader, the judge of a run and `diagnose` all see the same failure in a line."""
         engine = self.engine()
-        rows = signatures(engine.flags, engine.failure_texts)
+        rows = signatures(engine.flags, engine.failure_texts, engine.memory_flag)
         sure = [text for text in engine.failure_texts if text.sure]
         for line, kind in self.failed.items():
             log = engine.read([line])
             assert [failure[0] for failure in log.failures] == [kind], line
-            cause, leading = cause_of(log.failures, weights_loaded=True), leading_cause(f[:3] for f in log.failures)
+            cause, leading = cause_of(log.failures, weights_loaded=True), leading_cause(log.failures)
             assert cause is not None and leading is not None and leading[0] == kind
             shown = next((text for text in sure if text.pattern.search(line)), None)
             judged = next((row for row in rows if row.pattern.search(line)), None)

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import ClassVar
 
-from ridgeline.serving.engines.failures import LogFailure
+from ridgeline.serving.engines.failures import SURVIVED, LogFailure
 
 _STRETCHES = 240  # of the log; two become one when the log outlasts them
 _IDLE_GAP_S = 2.0
@@ -157,8 +157,8 @@ class LogTally:
         if self.stop_line and failure.kind in self.echoes:
             return ""
         known = self.failures.get((failure.kind, failure.ready))
-        # an exception after which the engine went on working was handled: the next one may not be
-        if known is not None and (failure.kind != "exception" or known > self.last_work_line):
+        # after some failures an engine goes on working: the next one of that kind may end it
+        if known is not None and (failure.kind not in SURVIVED or known > self.last_work_line):
             return ""
         self.failures[failure.kind, failure.ready] = failure.line
         return f"failure-{failure.kind}-{failure.ready}"

@@ -13,7 +13,7 @@ from ridgeline.diagnose.base import Quote, RawFinding, SummaryFigure, knob
 from ridgeline.records.finding import KnobToTry
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.base import ServingEngine, engine_named
-from ridgeline.serving.engines.failures import NextValues, leading_cause
+from ridgeline.serving.engines.failures import SURVIVED, NextValues, advice_on, leading_cause
 from ridgeline.serving.engines.served import LogTally, ServedTally, ServedTotals
 
 _MUCH = 0.25  # of the working time, from which on something is called the limit
@@ -160,14 +160,17 @@ def served_figures(tally: ServedTally) -> tuple[SummaryFigure, ...]:
 def failure_claims(engine: ServingEngine, log: LogTally, knobs: EngineKnobs) -> Iterator[RawFinding]:
     """One claim for the cause of a failed run.
 
-    An exception after which the engine went on working was handled and is no failure.
+    What an engine may survive, and after which it went on working, is no failure.
     """
-    failures = ((kind, ready, line) for (kind, ready), line in log.failures.items())
-    found = leading_cause(f for f in failures if f[0] != "exception" or f[2] > log.last_work_line)
+    texts = log.texts()
+    failures = ((kind, ready, line, texts.get(line, "")) for (kind, ready), line in log.failures.items())
+    found = leading_cause(f for f in failures if f[0] not in SURVIVED or f[2] > log.last_work_line)
     if found is None:
         return
     kind, failure, line = found
-    advice = failure.advice.format(memory_flag=engine.memory_flag)
+    advice = advice_on(texts.get(line, ""), failure, engine.failure_texts, engine.flags).format(
+        memory_flag=engine.memory_flag
+    )
     key, tried = f"{engine.name}.failed-{kind}", knobs.named(failure.try_)
     yield RawFinding(failure.claim, (Quote(line),), advice, "fault", knobs=tried, key=key)
 

@@ -291,7 +291,11 @@ _NOTICES = (
 ANALYZER = Analyzer(
     "sglang-log",
     "log of an SGLang server or engine",
-    re.compile(r"ServerArgs\(model_path=|(?:Prefill|Decode) batch.{0,40}#(?:new-seq|running-req)"),
+    # those that fail at start may say no more than where it was
+    re.compile(
+        r"ServerArgs\(model_path=|\bserver_args=\{|(?:Prefill|Decode) batch.{0,40}#(?:new-seq|running-req)"
+        r"|Scheduler hit an exception: |[/ ]sglang/(?:srt/|launch_server)|^\S*launch_server\.py: error: "
+    ),
     _analyze,
     _portray,
     failures="own",

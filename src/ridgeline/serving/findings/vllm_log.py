@@ -125,7 +125,8 @@ ANALYZER = Analyzer(
     "log of a vLLM server or engine",
     re.compile(
         r"vLLM API server version|\b[GCXT]PU KV cache size: |Avg prompt throughput: |LLM engine \(v"
-        r"|^\((?:APIServer|EngineCore\w*) pid=\d|^vllm:num_"
+        r"|^\((?:APIServer|EngineCore\w*|Vllm\w+|Worker\w*)(?: \w+=\d+)* pid=\d|^vllm:num_|EngineCore failed to start"
+        r"|^vllm(?: serve)?: error: |[/ ]vllm/(?:v1|engine|entrypoints|executor)/"
     ),
     analyze,
     _portray,

@@ -24,7 +24,7 @@ from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import InputError, SiteError
 from ridgeline.executors.base import Activity, Executor
 from ridgeline.records.run import Ending, Resources
-from ridgeline.serving.engines.failures import leading_cause
+from ridgeline.serving.engines.failures import advice_on, leading_cause
 from ridgeline.serving.ports import why_not_free
 from ridgeline.serving.service import probe
 from ridgeline.serving.service.folder import Accepted, ServiceFolder
@@ -400,11 +400,14 @@ class Operator:
         if member.is_router or not log.is_file():
             return ""
         engine = server_of(self.service.engine)
-        found = leading_cause(failure[:3] for failure in engine.read(TextFile(log)).failures)
+        failures = engine.read(TextFile(log)).failures
+        found = leading_cause(failures)
         if found is None:
             return ""
         _, failure, line = found
-        return f"{failure.claim} ({log.name}:{line}). {failure.advice.format(memory_flag=engine.memory_flag)}\n"
+        text = next(said for *_, number, said in failures if number == line)
+        advice = advice_on(text, failure, engine.failure_texts, engine.flags).format(memory_flag=engine.memory_flag)
+        return f"{failure.claim} ({log.name}:{line}). {advice}\n"
 
     def first_request(self, front: Member, limit_s: float) -> None:
         """Answered, through this member: a router may be healthy before it knows its workers."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 
 from ridgeline.serving.engines.failures import (
-    CUDA_OOM,
+    LIBRARY_TEXTS,
+    LIBRARY_WORDS,
+    PARSER_ERROR,
     PORT_IN_USE,
-    WATCHDOG,
+    RAISED,
+    SPLIT,
     WRONG_ARGUMENTS,
     FailureText,
     ValuesToTry,
@@ -28,25 +31,76 @@ TEXTS: tuple[FailureText, ...] = (
             r"engine_info_bootstrap_port \d{1,5} is already in use"
         ),
     ),
+    # all releases; since 0.5.12 with the value that was too low (pool_configurator.py)
     FailureText(
         "pool-too-small",
         re.compile(r"Not enough memory\. Please try (?:to increase|increasing) --mem-fraction-static"),
         sure=True,
     ),
-    # 0.5.15
+    # 0.5.15 on, kv_cache_configurator.py
     FailureText("pool-too-small", re.compile(r"Loaded weights leave no GPU memory for the KV cache"), sure=True),
-    WRONG_ARGUMENTS,
-    FailureText("graph-capture", re.compile(r"Capture (?:\w+ ){0,3}(?:cuda|CUDA) graph failed"), sure=True),
-    FailureText("host-oom", re.compile(r"scheduler died during initialization \(exit code: -9\)"), sure=True),
-    FailureText("kv-transfer", re.compile(r"KVTransferError\("), sure=True),
-    WATCHDOG,
-    CUDA_OOM,
-    FailureText("host-oom", re.compile(r"\(exit code: -9\)|Out of memory: Killed process|oom-kill")),
-    FailureText("signal", re.compile(r"Segmentation fault|Fatal Python error:|\(exit code: -\d{1,2}\)")),
+    # pools of sliding windows and of one worst request (0.5.20 on: pool_configurator.py, unified_memory_pool.py); the
+    # last one of all releases (tp_worker.py)
     FailureText(
-        "child-died", re.compile(r"Received sigquit from a child process|SIGQUIT received\.|scheduler died during init")
+        "pool-too-small",
+        re.compile(
+            r"SWA pool .{0,80}(?:leaves no room for the full|cannot hold even one request)|cannot fit ONE worst-case"
+            r" request|AssertionError: Memory pool size is too small|max_running_request is zero"
+        ),
     ),
-    FailureText("exception", re.compile(r"Scheduler hit an exception|^\w{0,60}(?:Error|Exception): ")),
+    # model_runner.py, since 0.5.20 distributed/bootstrap.py: an error, or a warning where
+    # SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK is off
+    FailureText("gpu-in-use", re.compile(r"(?:Runtime|Value)Error: The memory capacity is unbalanced")),
+    *SPLIT,
+    # mem_cache/pool_host/base.py and its like; 0.5.23 also hicache_auto_size.py; sglang 34972, 38832, 39744
+    FailureText(
+        "host-cache",
+        re.compile(r"Error: (?:Not enough host memory|No host memory is left for HiCache)"),
+        advice="Lower --hicache-size or --hicache-ratio, which count for each rank and leave 10 GB of the host alone, "
+        "or ask for more host memory.",
+    ),
+    FailureText(
+        "host-cache",
+        re.compile(r"cudaHostRegister failed|cudaHostAlloc failed"),
+        advice="Lower --hicache-size or --hicache-ratio, raise the limit of locked memory (`ulimit -l unlimited`), or "
+        "pin less at a time (SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB, where the release knows it): the driver could not "
+        "pin so much.",
+    ),
+    WRONG_ARGUMENTS,
+    PARSER_ERROR,
+    # allocation.py (mem_cache/common.py before 0.5.20), memory_pool.py; sglang 7353, 10408
+    FailureText(
+        "pool-ran-out",
+        re.compile(
+            r"[Oo]ut of memory\. Try to lower your batch size|alloc_req_slots runs out of memory"
+            r"|Not enough space for mamba (?:cache|ping pong)"
+        ),
+    ),
+    # a request that its client gave up is none (sglang 12688)
+    FailureText("kv-transfer", re.compile(r"KVTransferError\((?!.{0,80}Aborted by AbortReq)"), sure=True),
+    FailureText(
+        "kv-transfer", re.compile(r"failed to register to bootstrap server after|Transfer Engine initialization failed")
+    ),
+    # not every capture that fails lacks memory: what the libraries' rows don't tell is refused
+    FailureText(
+        "graph-capture",
+        re.compile(
+            r"Capture (?:\w+ ){0,3}(?:cuda|CUDA) graph failed.{0,300}"
+            r"(?:out of mem|CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INIT)|MemoryAlloc)"
+        ),
+        sure=True,
+    ),
+    FailureText("host-oom", re.compile(r"scheduler died during initialization \(exit code: -9\)"), sure=True),
+    *LIBRARY_TEXTS,
+    FailureText("graphs-refused", re.compile(r"Capture (?:\w+ ){0,3}(?:cuda|CUDA|CPU) graph failed"), sure=True),
+    FailureText(
+        "child-died",
+        re.compile(
+            r"Received sigquit from a child process|SIGQUIT received\.|scheduler died during init"
+            r"|Subprocess \S+ \(pid=\d+\) crashed"
+        ),
+    ),
+    FailureText("exception", re.compile(rf"Scheduler hit an exception|^{RAISED}")),
 )
 # The lines themselves, for a simulated engine that fails as SGLang does.
 POOL_TOO_SMALL = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
@@ -62,20 +116,7 @@ KV_TRANSFER = "KVTransferError"
 BOOTSTRAP_LIMIT_S = 120.0
 BOOTSTRAP_VARIABLE = "SGLANG_DISAGGREGATION_BOOTSTRAP_TIMEOUT"
 # Each line that a row matches has one of these. Looking for them is many times faster than trying the rows.
-WORDS = (
-    "in use",
-    "ADDRINUSE",
-    "rror",
-    "xception",
-    "emory",
-    "SIGQUIT",
-    "sigquit",
-    "atchdog",
-    "failed",
-    "exit code",
-    "fault",
-    "oom-",
-)
+WORDS = (*LIBRARY_WORDS, "SIGQUIT", "sigquit", "failed")
 VALUES_TO_TRY: ValuesToTry = {
     "cap": (("max_running_requests", times(2, 4)),),
     "no-graphs": (("disable_cuda_graph", one_of(False)),),

@@ -368,7 +368,8 @@ class SglangReader:
             yield from self._weights(stamp, message)
         elif "KV Cache is allocated" in message:
             yield from _kv_pool(stamp, message)
-        elif "max_total_num_tokens=" in message:
+        # what an assertion says of the pool is no line of limits
+        elif "max_total_num_tokens=" in message and "chunked_prefill_size=" in message:
             limits = _limits(stamp, message)
             if limits is not None:
                 self.ready = True

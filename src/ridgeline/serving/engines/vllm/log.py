@@ -1,4 +1,4 @@
-"""vLLM's log, versions 0.6 to 0.32, GPU and CPU builds: applied arguments, KV cache, throughput lines, preemptions.
+"""vLLM's log, versions 0.6 to 0.33, GPU and CPU builds: applied arguments, KV cache, throughput lines, preemptions.
 
 The text of /metrics may be part of the file; recent versions count preemptions only there.
 
@@ -14,9 +14,12 @@ from datetime import datetime
 
 from ridgeline.diagnose.readers.lines import gib, number, plain, whole
 from ridgeline.serving.engines.failures import (
-    CUDA_OOM,
+    LIBRARY_TEXTS,
+    LIBRARY_WORDS,
+    PARSER_ERROR,
     PORT_IN_USE,
-    WATCHDOG,
+    RAISED,
+    SPLIT,
     WRONG_ARGUMENTS,
     FailureText,
     LogFailure,
@@ -29,37 +32,100 @@ from ridgeline.serving.engines.failures import (
 from ridgeline.serving.engines.python_repr import read_arguments, read_call, read_pairs
 from ridgeline.serving.engines.served import LogTally, ServedSecond
 
-# What vLLM prints when it fails, 0.6 to 0.32. The first row that a line shows counts, the more telling first.
+# What vLLM prints when it fails, 0.6 to 0.33. The first row that a line shows counts, the more telling first.
+
+_FREE_MEMORY = re.compile(
+    r"Error: Free memory on device.{0,20}\((?P<free>[\d.]{1,9})/(?P<all>[\d.]{1,9}) GiB\) on startup is less than "
+    r"(?:desired GPU|the engine's budget)"
+)
+_NEARLY_ALL = 0.9
+
+
+def _nobody_elses(found: re.Match[str]) -> bool:
+    """So much of the GPU is free that what lacks is the driver's and the contexts'."""
+    free, there = number(found["free"]), number(found["all"])
+    return free is not None and there is not None and free >= _NEARLY_ALL * there
+
 
 TEXTS: tuple[FailureText, ...] = (
     PORT_IN_USE,
     # "Port 8000 is already in use, trying port 8001" is no failure
     FailureText("port-taken", re.compile(r"Could not find open port after")),
+    # v1/core/kv_cache_utils.py, since 0.33 kv_cache_planning.py
     FailureText(
         "pool-too-small",
         re.compile(r"To serve at least one request with the model's max seq len|No available memory for the cache"),
         sure=True,
     ),
-    FailureText("pool-too-small", re.compile(r"No available memory for")),
+    FailureText(
+        "pool-too-small",
+        re.compile(r"No available memory for|larger than the maximum number of tokens that can be stored in KV cache"),
+    ),
+    # v1/worker/utils.py and gpu_worker.py; before 0.13 without the name of the device; vllm 20305, 25837, 55169, 56830
+    FailureText("fraction-too-high", _FREE_MEMORY, holds=_nobody_elses),
+    FailureText("gpu-in-use", _FREE_MEMORY),
+    # v1/worker/cpu_worker.py of all releases
+    FailureText(
+        "fraction-too-high",
+        re.compile(r"less than desired CPU memory utilization|on kv cache allocation is less than requested memory"),
+        advice="Lower VLLM_CPU_KVCACHE_SPACE or --kv-cache-memory-bytes, or free memory of the host.",
+    ),
+    FailureText("gpu-in-use", re.compile(r"Error in memory profiling\. Initial free memory"), sure=True),
     WRONG_ARGUMENTS,
+    PARSER_ERROR,
     FailureText(
         "rejected",
         re.compile(r"User-specified max_model_len \(\d{1,9}\) is greater than the derived max_model_len"),
         sure=True,
     ),
-    FailureText("rejected", re.compile(r"must be divisible by tensor parallel size"), sure=True),
+    *SPLIT,
     FailureText("rejected", re.compile(r"error: argument ")),
-    WATCHDOG,
+    # gpu_model_runner.py: after the KV cache was made, for as many requests as may run
+    FailureText("warm-up", re.compile(r"CUDA out of memory occurred when warming up"), sure=True),
     # a worker that another node holds, or that hangs, is waited for so long (VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)
     FailureText("watchdog", re.compile(r"RPC call to \w{1,40} timed out"), sure=True),
-    CUDA_OOM,
+    # v1/kv_offload/cpu: host memory is mapped and pinned at start
     FailureText(
-        "child-died", re.compile(r"Engine core initialization failed|Engine core proc \S+ died|EngineDeadError")
+        "host-cache",
+        re.compile(
+            r"cudaHostRegister failed|Shared offload region creator failed|Failed to (?:map|pin) .{0,40}offload"
+        ),
+        advice="Lower --kv-offloading-size, or ask for more host memory.",
     ),
-    FailureText("exception", re.compile(r"(?:^|\s)(?:\w{1,60}Error|\w{1,60}Exception): ")),
+    # v1/attention/selector, platforms/cuda.py
+    FailureText(
+        "no-kernel",
+        re.compile(r"No valid attention backend found|Selected backend .{1,80} is not valid for this configuration"),
+        advice="Leave --attention-backend out so that vLLM chooses, or change what the reasons in the line name (data "
+        "type of the KV cache, block size, head size).",
+    ),
+    FailureText(
+        "refused",
+        re.compile(r"No common block size for "),
+        advice="Leave --block-size out, or set it to a multiple of what the line names for each back end.",
+    ),
+    FailureText("kv-transfer", re.compile(r"NIXL (?:transfer failure|compatibility hash mismatch)|nixlBackendError")),
+    FailureText(
+        "not-installed",
+        re.compile(r"Error: NIXL is not available"),
+        advice="Install nixl into the engine's environment.",
+    ),
+    *LIBRARY_TEXTS,
+    FailureText(
+        "child-died",
+        re.compile(
+            r"Engine core initialization failed|EngineCore failed to start|Engine core proc \S+ died|EngineDeadError"
+            r"|WorkerProc (?:initialization )?failed|Worker proc \S+ died"
+        ),
+    ),
+    # pydantic says in the line below its name what is wrong
+    FailureText(
+        "refused", re.compile(r"^\s*(?:\([^)]{1,60}\)\s*)?(?:Value|Assertion) error, |\[type=\w{1,40}, input_value=")
+    ),
+    FailureText("exception", re.compile(rf"(?:^|\s)(?!\S{{1,60}}ValidationError: \d+ validation error){RAISED}")),
 )
 # Each line that a row matches has one of these. Looking for them is many times faster than trying the rows.
-WORDS = ("rror", "xception", "memory", "max seq len", "died", "ADDRINUSE", "already in use", "atchdog")
+WORDS = (*LIBRARY_WORDS, "max seq len", "died", "failed")
 VALUES_TO_TRY: ValuesToTry = {
     "cap": (("max_num_seqs", times(2, 4)),),
     "more-pool": (("gpu_memory_utilization", plus(0.02, 0.04)), ("kv_cache_dtype", one_of("fp8"))),
@@ -76,6 +142,10 @@ _WEIGHTS = re.compile(
     r"Model loading took ([\d.]{1,20}) (?:GiB|GB)(?: memory)?(?: and ([\d.]{1,20}) seconds)?", re.ASCII
 )
 _GRAPHS = re.compile(r"Graph capturing finished in ([\d.]{1,20}) secs?, took -?[\d.]{1,20} GiB", re.ASCII)
+# an engine reports what it got over at these levels, tracebacks too
+_GOT_OVER = re.compile(r"^(?:\([^)]{1,60}\) ){0,3}(?:DEBUG|INFO|WARNING) \d\d-\d\d ", re.ASCII)
+# the last line of a start, of all releases; what is printed between the KV cache and it is still the start
+_STARTED = ("init engine (profile, create kv cache", "Application startup complete", "Avg prompt throughput")
 _PREEMPTED = re.compile(r"preempted by .{1,60} mode because|total_num_cumulative_preemption=", re.ASCII)
 _CUMULATIVE = re.compile(r"total_num_cumulative_preemption=(\d{1,9})", re.ASCII)
 # of /metrics: 0.32 resets the log's own counter before it prints it, so its log keeps silent
@@ -124,6 +194,7 @@ class VllmLog:
     preemptions: int = 0
     preempted_line: int = 0
     failures: list[LogFailure] = field(default_factory=list)
+    ready: bool = False
 
     def row(self, row: Throughput) -> None:
         self.throughput.append(row)
@@ -132,6 +203,7 @@ class VllmLog:
         self.failures.append(failure)
 
     def line(self, line_number: int, line: str) -> None:
+        self.ready = self.ready or any(said in line for said in _STARTED)
         if "Avg prompt throughput" in line:
             row = _throughput(line, line_number)
             if row is not None:
@@ -149,8 +221,8 @@ class VllmLog:
             count = _CUMULATIVE.search(line)
             known = int(count.group(1)) if count else 0
             self._preempted(max(1, known - self.preemptions), line_number)
-        elif not self._said_once(line) and any(word in line for word in WORDS) and (kind := kind_in(line, TEXTS)):
-            self.failure(LogFailure(kind, bool(self.kv_caches), line_number, line[:500]))
+        elif not self._said_once(line) and (kind := _failure(line)):
+            self.failure(LogFailure(kind, self.ready, line_number, line[:500]))
 
     def _preempted(self, count: int, line_number: int) -> None:
         if count:
@@ -189,6 +261,13 @@ def read_vllm_log(lines: Iterable[str]) -> VllmLog:
     for line_number, raw in enumerate(lines, 1):
         log.line(line_number, plain(raw))
     return log
+
+
+def _failure(line: str) -> str:
+    """The kind of failure that a line tells of; empty where it tells of none."""
+    if not any(word in line for word in WORDS) or _GOT_OVER.match(line):
+        return ""
+    return kind_in(line, TEXTS)
 
 
 def _throughput(line: str, line_number: int) -> Throughput | None:
@@ -238,7 +317,7 @@ _STOPS = (
 class VllmTally(LogTally):
     """All that a log said; `said`: what it says once."""
 
-    echoes = ("child-died", "exception")
+    echoes = ("signal", "peer-lost", "child-died", "exception")
 
     said: VllmLog = field(default_factory=VllmLog)
     prefix_hit_share: float = 0.0

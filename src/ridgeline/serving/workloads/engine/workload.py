@@ -85,7 +85,7 @@ class EngineWorkload(Workload):
             self._options = replace(self._options, flags={**self._options.flags, **dialect.decode_alone})
         self._names = KnobNames(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
-        self.signatures = (*signatures(dialect.flags, dialect.failure_texts), *PROGRAM_FAILURES)
+        self.signatures = (*signatures(dialect.flags, dialect.failure_texts, dialect.memory_flag), *PROGRAM_FAILURES)
         self.logs = ("stderr", OWN_LOG, "stdout", "prepare.log")
         self.profilers = () if dialect.profiles_from is None else (TORCH, NSYS)
         # an offline benchmark ends with its run; what is wanted of its answer is a server

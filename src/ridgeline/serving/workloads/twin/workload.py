@@ -97,7 +97,10 @@ class TwinWorkload(Workload):
         self._roomy: dict[Deployment, tuple[int, SimulationResult]] = {}  # tokens of the KV pool, and the result
         self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._plays: dict[tuple[object, ...], str] = {}
-        self.signatures = (*signatures(self._engine.flags, self._engine.failure_texts), *PROGRAM_FAILURES)
+        self.signatures = (
+            *signatures(self._engine.flags, self._engine.failure_texts, self._engine.memory_flag),
+            *PROGRAM_FAILURES,
+        )
         self.logs = (LOG, "stderr")
 
     @property
