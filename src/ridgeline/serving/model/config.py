@@ -312,8 +312,7 @@ def _notes(fields: Fields, vision_params: int) -> tuple[str, ...]:
     if strange_kind := _unknown_kind(fields):
         found.append(f"architecture {strange_kind}: not one we know; sizes and times follow from its fields alone")
     unread = fields.unread()
-    drafts = next((unread[name] for name in _DRAFT if unread.get(name)), 0)
-    if drafts:
+    if drafts := _draft_layers(fields):
         found.append(
             f"{drafts} multi-token-prediction layer{'s' if drafts != 1 else ''}: not counted; engines load them for "
             "speculative decoding only"
@@ -330,6 +329,11 @@ def _notes(fields: Fields, vision_params: int) -> tuple[str, ...]:
     if strange:
         found.append(f"not understood and left out: {', '.join(sorted(strange))}")
     return tuple(found)
+
+
+def _draft_layers(fields: Fields) -> int:
+    unread = fields.unread()
+    return int(next((unread[name] for name in _DRAFT if unread.get(name)), 0))
 
 
 def _unknown_kind(fields: Fields) -> str:
@@ -562,7 +566,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         embedding_used=fields.text("model_type") not in _UNUSED_EMBEDDING,
         own_code=bool(fields.value("auto_map")),
     )
-    return replace(model, notes=_notes(fields, seen))
+    return replace(model, notes=_notes(fields, seen), draft_layers=_draft_layers(fields))
 
 
 def _refuse_kinds(fields: Fields) -> None:
