@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from textwrap import wrap
 
 import yaml
@@ -24,7 +23,7 @@ from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import ServingEngine, engine_named
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import list_layouts, nearest_fits
-from ridgeline.serving.engines.knobs import ROWS
+from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import deepep_values, graphless, layout_problems, uses_deepep
 from ridgeline.serving.engines.memory import MemoryPlan, plan_memory
@@ -78,7 +77,7 @@ _ENVIRONMENT = re.compile(r"[A-Z][A-Z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class _Knob:
-    """`own` is the baseline: what was confirmed, or what the engine does by itself."""
+    """`own` is the baseline: what was confirmed, or what the engine does by itself; None where it isn't there then."""
 
     name: str
     values: Sequence[Value]
@@ -112,7 +111,7 @@ def write(name: str, given: Mapping[str, str], before: StageBefore | None) -> Re
     case = _case(name, given, _confirmed(before))
     names = list(_STAGES)
     first = 0 if before is None else names.index(before.stage) + 1
-    skipped = []
+    skipped: list[str] = []
     for stage in names[first:]:
         made = _STAGES[stage](case)
         if isinstance(made, _Stage):
@@ -129,11 +128,15 @@ def _confirmed(before: StageBefore | None) -> dict[str, Value]:
     if before is None:
         return {}
     options, study = before.study.workload.options, before.study
-    fixed = {**options.get("flags", {}), **options.get("env", {})}  # type: ignore[dict-item]
+    fixed: dict[str, Value] = {**options.get("flags", {}), **options.get("env", {})}  # type: ignore[dict-item]
     if before.stage == _LAST:
         return fixed
     settings = study.space.settings(before.point)
-    return {name: value for name, value in {**fixed, **settings}.items() if value not in (None, OWN_CHOICE)}
+    if before.point == study.baseline:  # which spells out what the engine goes on choosing by itself
+        settings = {name: value for name, value in settings.items() if name in fixed or name in _LAYOUT}
+    found = {**fixed, **settings}
+    usual = {name: knob.omit_when for name, knob in ROWS.items()}
+    return {name: value for name, value in found.items() if value not in (None, OWN_CHOICE, usual.get(name))}
 
 
 def _case(name: str, given: Mapping[str, str], confirmed: Mapping[str, Value]) -> _Case:
@@ -276,6 +279,11 @@ class _Case:
     def request_tokens(self) -> list[int]:
         return sorted((a.input_tokens + a.output_tokens for a in self.traffic.arrivals()), reverse=True)
 
+    def shows(self, knob: str) -> bool:
+        """Whether runs can tell its values apart: the twin cannot where it has no model of them."""
+        row = ROWS.get(knob)
+        return self.has(knob) and (self.kind != _TWIN or (row is not None and row.part is not Part.NOWHERE))
+
     def has(self, knob: str) -> bool:
         """Whether this release of the engine has it."""
         return self.engine.flags.knows(knob) and not self.engine.flags.missing(knob, self.base.version)
@@ -297,9 +305,9 @@ class _Case:
             *_comment(place),
             *(line for text in skipped for line in _comment(f"{text}.")),
             *_comment(after),
-            f"recipe: {{name: {self.engine.name}, stage: {stage}, given: {_flow(dict(self.given))}}}",
+            f"recipe: {_flow({'name': self.engine.name, 'stage': stage, 'given': dict(self.given)})}",
             "",
-            *self._workload(before),
+            *self._workload(before, made.preset),
             *self._job(),
             "",
             "space:",
@@ -312,15 +320,15 @@ class _Case:
                 lines += [*_comment(why, indent=2), f"  {derived}: {_flow(expression)}"]
         if made.rules:
             lines.append("rules:")
-            lines += [f"  - {{refuse: {_flow(refuse)}, because: {_flow(why)}}}" for refuse, why in made.rules]
-        baseline = {knob.name: knob.own for knob in made.knobs if not knob.when}
+            lines += [f"  - {_flow({'refuse': refuse, 'because': why})}" for refuse, why in made.rules]
+        baseline = {knob.name: knob.own for knob in made.knobs if knob.own is not None}
         lines += ["# what the engine does by itself, or what was confirmed", f"baseline: {_flow(baseline)}"]
         if made.preset:
             lines += ["# everything that was confirmed", f"presets: [{_flow(made.preset)}]"]
         lines += ["", *self._goal(), *self._budget(made), ""]
         return RecipeStage(name, "\n".join(lines), f"stage {number} of {len(names)}, {stage}", last)
 
-    def _workload(self, before: StageBefore | None) -> Iterator[str]:
+    def _workload(self, before: StageBefore | None, tuned: Collection[str]) -> Iterator[str]:
         given, traffic = self.given, self.traffic
         yield "workload:"
         other = "" if self.kind != _TWIN else f"  # {workloads_of(self.engine.name)[self.paced]} on the real cluster"
@@ -332,22 +340,16 @@ class _Case:
                 yield f"  {word}: {_flow(given[word])}"
         if self.role != "both":
             yield f"  alone: {self.role}"
-        yield f"  traffic: {{dataset: {_flow(dataset_of(traffic))}, requests: {traffic.requests}}}"
+        yield f"  traffic: {_flow({'dataset': dataset_of(traffic), 'requests': traffic.requests})}"
         yield from (f"  {word}: {given[word]}" for word in ("rate", "concurrency") if word in given)
         if self.slos:
             yield f"  slo: [{', '.join(map(str, self.slos))}]"
-        if self.confirmed:
-            env = {name: value for name, value in self.confirmed.items() if _ENVIRONMENT.fullmatch(name)}
-            flags = {
-                name: value
-                for name, value in self.confirmed.items()
-                if name not in env and self.engine.flags.knows(name)
-            }
-            if flags:
-                yield from _comment(f"confirmed up to {before.folder}" if before else "the only choice", indent=2)
-                yield f"  flags: {_flow(flags)}"
-            if env:
-                yield f"  env: {_flow({name: str(value) for name, value in env.items()})}"
+        fixed = {name: value for name, value in self.confirmed.items() if name not in tuned}
+        flags = {name: value for name, value in fixed.items() if self.engine.flags.knows(name)}
+        env = {name: str(value) for name, value in fixed.items() if _ENVIRONMENT.fullmatch(name)}
+        if fixed:
+            yield from _comment(f"confirmed up to {before.folder}" if before else "there is one answer", indent=2)
+            yield from (f"  {key}: {_flow(found)}" for key, found in (("flags", flags), ("env", env)) if found)
         if self.kind != _TWIN:
             yield from self._prepare()
 
@@ -410,9 +412,9 @@ def _flow(value: object) -> str:
 
 
 def _knob_lines(knob: _Knob) -> list[str]:
-    values = _flow(list(knob.values))
-    shown = f"{{values: {values}, when: {_flow(knob.when)}}}" if knob.when else values
-    return [*_comment(knob.why, indent=2), f"  {knob.name}: {shown}"]
+    values = list(knob.values)
+    shown = {"values": values, "when": knob.when} if knob.when else values
+    return [*_comment(knob.why, indent=2), f"  {knob.name}: {_flow(shown)}"]
 
 
 # The stages.
@@ -429,6 +431,7 @@ def _fitting(case: _Case) -> list[tuple[Layout, MemoryPlan]]:
         (layout, plan)
         for layout, plan in found.rows
         if not layout.disaggregated
+        and 1 in (layout.dp, layout.attn_dp)  # one server has either copies or attention DP
         and not layout_problems(case.shipped, layout, case.cluster.gpu, case.base, case.role)
     ]
     if fits := [row for row in rows if row[1].fits]:
@@ -458,10 +461,10 @@ def _layout_values(layout: Layout) -> dict[str, Value]:
 
 _WHY_LAYOUT = {
     "tp": "ranks that share every layer: the shortest time to a token, and the most that GPUs say to each other",
-    "pp": "stages that share the list of layers: little crosses from one to the next, but a token passes all of them",
+    "pp": "stages that share the list of layers: little crosses from one to the next, and a token passes them all",
     "dp": "whole copies: nothing to say to each other, and each holds all of the weights",
-    "attn_dp": "attention groups inside tp: the latent cache of MLA cannot be split by heads, so that every rank of one "
-    "group keeps the same copy; more groups keep more requests",
+    "attn_dp": "attention groups inside tp: the latent cache of MLA cannot be split by heads, so that all ranks of a "
+    "group keep the same copy; more groups keep more requests",
     "ep": "ranks that hold whole experts, all or none of them: a cut expert is a narrow matrix",
 }
 _DEEPEP = "ep > 1 and attn_dp == tp"  # `layout_rules.uses_deepep`, as a study writes it
@@ -476,8 +479,9 @@ def _layout_stage(case: _Case) -> _Stage | _Skipped:
     knobs = [
         _Knob(name, values, getattr(usual, name), _WHY_LAYOUT[name])
         for name in _LAYOUT
-        if (values := sorted({getattr(layout, name) for layout in layouts})) != [1] or name in ("tp", "pp", "dp")
+        if (values := sorted({getattr(layout, name) for layout in layouts})) != [1]
     ]
+    varied = {knob.name for knob in knobs}
     tight = sorted(
         {math.floor(100 * plan.mem_fraction) / 100 for _, plan in rows if plan.mem_fraction != plan.engine_fraction}
     )
@@ -488,10 +492,12 @@ def _layout_stage(case: _Case) -> _Stage | _Skipped:
         )
         why += "that they start, or keep a useful KV pool, only with more than the engine takes by itself"
         knobs.append(_Knob(memory, [OWN_CHOICE, *dict.fromkeys((tight[0], tight[-1]))], OWN_CHOICE, why))
-    rules = [(f"tp * pp * dp != {case.cluster.gpus}", "use every GPU")]
-    if any(knob.name == "attn_dp" for knob in knobs):
+    rules = [(f"{' * '.join(n for n in _LAYOUT[:3] if n in varied)} != {case.cluster.gpus}", "use every GPU")]
+    if "attn_dp" in varied:
         rules.append(("attn_dp > tp", "attention DP splits the ranks of one tensor-parallel group"))
-    if any(knob.name == "ep" for knob in knobs):
+    if {"attn_dp", "dp"} <= varied:
+        rules.append(("attn_dp > 1 and dp > 1", "one server has either copies or attention DP"))
+    if "ep" in varied:
         rules.append(("ep != 1 and ep != tp", "experts lie on all ranks of a group, or are cut for all of them"))
     many = f"{len(rows)} layouts are legal and fit, by the rules and the memory plan of `ridgeline plan layouts`"
     return _Stage(
@@ -532,25 +538,26 @@ def _backend_stage(case: _Case) -> _Stage | _Skipped:
     if len(legal) > 1 and case.has("attention_backend"):
         others = [name for name in legal if name != own]
         why = f"{own} is what {case.engine.title} takes for this model on {gpu.generation.title()}; "
-        why += f"{' and '.join(others)} beat it for some heads, batches and lengths"
+        why += f"{_listed(others)} can beat it for some heads, batches and lengths"
         knobs.append(_Knob("attention_backend", [own, *others], own, why))
     paged = [name for name in legal if _legal(case, attention_backend=name, page_size=_PAGE)]
     if paged:
         why = f"KV in pages of {_PAGE} tokens reads in longer pieces, and shares a prefix in whole pages only"
-        names = ", ".join(f'"{name}"' for name in paged)
-        when = f"attention_backend in ({names},)" if knobs and len(paged) < len(legal) else ""
-        knobs.append(_Knob("page_size", [OWN_CHOICE, _PAGE], OWN_CHOICE, why, when))
+        names = " or ".join(f'attention_backend == "{name}"' for name in paged)
+        when = names if knobs and len(paged) < len(legal) else ""
+        first = OWN_CHOICE if not when or own in paged else None
+        knobs.append(_Knob("page_size", [OWN_CHOICE, _PAGE], first, why, when))
     knobs += _runner_knobs(case)
     if not knobs:
         return _Skipped(f"{own} is the only attention back end for this model on {gpu.name}")
-    remarks = ()
+    remarks: tuple[str, ...] = ()
     if case.model.kv_dtype != "fp8" and "fp8" in gpu.flops and case.has("kv_cache_dtype"):
         text = "half the KV cache, and other answers: try it once you can say what accuracy may be lost (`questions`)"
         remarks = (text, "kv_cache_dtype: [auto, fp8_e4m3]")
     return _Stage(
         f"Which kernels are fastest for {case.layout}?",
         tuple(knobs),
-        "Kernels see the shapes of one rank, which the layout made; their buffers move the memory edge, which comes next.",
+        "Kernels see the shapes of one rank, which the layout made; their buffers move the memory edge, which is next.",
         min(12, math.prod(len(knob.values) for knob in knobs)),
         remarks=remarks,
     )
@@ -560,8 +567,8 @@ _PAGE = 64
 # Kernels of experts besides the engine's own choice, by what the weights are in, on GPUs of a generation: read in
 # layers/quantization of SGLang 0.5.23. Its own choice is triton (DeepGEMM under DeepEP) on Hopper.
 _RUNNERS: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("hopper", "fp8"): ("triton", "deep_gemm"),
-    ("hopper", "bf16"): ("triton", "triton_kernel"),
+    ("hopper", "fp8"): ("deep_gemm",),
+    ("hopper", "bf16"): ("triton_kernel",),
     ("blackwell", "fp8"): ("triton", "deep_gemm", "flashinfer_trtllm"),
     ("blackwell", "fp4"): ("flashinfer_trtllm", "flashinfer_cutlass"),
     ("blackwell", "bf16"): ("triton", "flashinfer_cutlass"),
@@ -570,17 +577,22 @@ _RUNNERS: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 def _runner_knobs(case: _Case) -> Iterator[_Knob]:
     known = _RUNNERS.get((case.cluster.gpu.generation, case.model.weights_dtype), ())
-    if case.model.experts is None or not known or not case.has("moe_runner_backend") or uses_deepep(case.layout):
+    if case.model.experts is None or not known or not case.shows("moe_runner_backend") or uses_deepep(case.layout):
         return  # under DeepEP the kernels follow from it
     switch = case.engine.even_routing
     around = switch.around if switch is not None and case.dummy else ()
     values = [name for name in known if name not in around]
-    why = f"experts are most of the weights: kernels for {case.model.weights_dtype} on {case.cluster.gpu.generation.title()}"
+    what = f"{case.model.weights_dtype} on {case.cluster.gpu.generation.title()}"
+    why = f"experts are most of the weights: kernels for {what} besides the engine's own choice"
     if len(values) < len(known):
         why += (
             f"; without {', '.join(n for n in known if n in around)}, which route dummy weights' tokens by themselves"
         )
     yield _Knob("moe_runner_backend", [OWN_CHOICE, *values], OWN_CHOICE, why)
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _legal(case: _Case, **changed: object) -> bool:
@@ -616,9 +628,10 @@ def _memory_stage(case: _Case) -> _Stage | _Skipped:
     high = min(0.97, max(own, edge) + 0.04)
     values = [hundredths / 100 for hundredths in range(round(100 * low), round(100 * high) + 1)]
     knob = _memory_knob(case)
-    why = f"what running needs beside weights and KV pool is planned to leave {edge:g}, and the plan may miss by some "
-    why += f"hundredths; {case.engine.title} itself takes {plan.engine_fraction:g}. Below {low:g} weights leave no pool, or "
-    why += "nothing is won"
+    why = (
+        f"by the memory plan, {edge:g} leaves just what running needs beside weights and KV pool; the plan may miss by "
+    )
+    why += f"some hundredths. {case.engine.title} itself takes {plan.engine_fraction:g}"
     return _Stage(
         "How much of a GPU may weights and KV pool take?",
         (_Knob(knob, values, own, why),),
@@ -641,42 +654,34 @@ def _batch_stage(case: _Case) -> _Stage | _Skipped:
     plan, share, applied = case.planned(), case.share, case.applied
     mean = sum(case.request_tokens) / len(case.request_tokens)
     room = plan.kv_tokens / mean
-    fit = min(room, case.at_once or room)
-    top = 2 ** math.ceil(math.log2(max(share, fit, 2)))
-    asked = case.settings.max_running_requests
-    running = sorted({*(n for n in _powers(top / 8, top) if n >= share), asked or applied.running_limit})
-    knobs = [
-        _Knob(
-            "max_running_requests", running, asked or applied.running_limit,
-            f"the KV pool holds about {room:,.0f} requests of {mean:,.0f} tokens; more than fit are taken back and done "
-            f"again, fewer leave the GPU idle. The whole engine's"
-            + (f": each of {share} groups and stages gets its part" if share > 1 else ""),
-        )
-    ]  # fmt: skip
+    top = 2 ** math.ceil(math.log2(max(share, min(room, case.at_once or room), 2)))
+    own = case.settings.max_running_requests or applied.running_limit
+    running = sorted({own, *(n for n in _powers(top / 8, top) if n >= share)})
+    why = f"the KV pool holds about {room:,.0f} requests of {mean:,.0f} tokens: more are taken back and done again, "
+    why += "fewer leave the GPU idle" + (
+        f". Of the whole engine: each of {share} groups and stages has its part" * (share > 1)
+    )
+    knobs = [_Knob("max_running_requests", running, own, why)]
     rules: list[tuple[str, str]] = []
+    graphs = [applied.graph_max_bs]
     if applied.graph_max_bs and not graphless(case.layout, case.role, case.base.version) and case.role != "prefill":
-        largest = max(1, running[-1] // share)
-        graphs = sorted({*_powers(min(largest, max(running[0] // share, 8)), min(largest, 1024)), applied.graph_max_bs})
-        why = "the largest batch of a rank that is captured: beyond it the host leads, and below it memory is kept for nothing"
+        largest = min(max(1, top // share), 1024)
+        graphs = sorted({applied.graph_max_bs, *_powers(max(1, largest / 8), largest)})
+        why = "the largest captured batch of a rank: beyond it the host leads, below it graphs hold memory for nothing"
         knobs.append(_Knob("cuda_graph_max_bs", graphs, applied.graph_max_bs, why))
-        part = f" // {share}" if share > 1 else ""
-        limit = f"cuda_graph_max_bs > max(max_running_requests{part}, {graphs[0]})"
-        rules.append((limit, "a graph for more requests than may run is captured for nothing"))
+        part = f"max_running_requests // {share}" if share > 1 else "max_running_requests"
+        unused = f"cuda_graph_max_bs > {part} and cuda_graph_max_bs != {applied.graph_max_bs}"
+        rules.append((unused, "a graph for more requests than may run is captured for nothing"))
     chunk = applied.chunk_tokens // case.layout.pp
     if case.role != "decode":
         why = "prompt tokens of a step: larger ones fill the GPU, and keep running requests waiting"
-        why += f"; {case.layout.attn_dp} attention groups share it" if case.layout.attn_dp > 1 else ""
+        why += f"; {case.layout.attn_dp} attention groups share it" * (case.layout.attn_dp > 1)
         knobs.append(_Knob("chunked_prefill_size", [chunk // 2, chunk, 2 * chunk], chunk, why))
     if not case.paced or case.role != "both":
         why = "no prompt of this traffic comes twice: the prefix cache finds nothing, and looking costs a little"
-        knobs.append(_Knob("disable_radix_cache", [False, True], bool(case.values.get("disable_radix_cache")), why))
-    graphs_most = max(
-        (knob.values[-1] for knob in knobs if knob.name == "cuda_graph_max_bs"), default=applied.graph_max_bs
-    )
-    knobs += _given_back(
-        case, case.planned(max_running_requests=running[-1], cuda_graph_max_bs=graphs_most, chunked_prefill_size=2 * chunk),
-        "the largest batch, graphs and chunk",
-    )  # fmt: skip
+        knobs.append(_Knob("disable_radix_cache", [False, True], not case.settings.radix_cache, why))
+    most = case.planned(max_running_requests=running[-1], cuda_graph_max_bs=graphs[-1], chunked_prefill_size=2 * chunk)
+    knobs += _given_back(case, most, "the largest batch, graphs and chunk")
     return _Stage(
         "How many requests at once, captured up to which batch, with prompts in which chunks?",
         tuple(knobs),
@@ -717,7 +722,7 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
     knobs = [
         _Knob("speculative_algorithm", [OWN_CHOICE, algorithm], OWN_CHOICE,
               f"{whose}: tokens for one request cost a step of many, and pay where batches leave the GPU idle"),
-        _Knob("speculative_num_steps", steps, steps[0],
+        _Knob("speculative_num_steps", steps, None,
               f"tokens drafted one after the other; each later one is kept less often ({_kept(case, steps[-1])})", on),
     ]  # fmt: skip
     knobs += _given_back(case, case.planned(draft_tokens=steps[-1] + 1), "the draft's weights and cache")
