@@ -136,7 +136,9 @@ def _confirmed(before: StageBefore | None) -> dict[str, Value]:
         settings = {name: value for name, value in settings.items() if name in fixed or name in _LAYOUT}
     found = {**fixed, **settings}
     usual = {name: knob.omit_when for name, knob in ROWS.items()}
-    return {name: value for name, value in found.items() if value not in (None, OWN_CHOICE, usual.get(name))}
+    # a switch that is off is as good as not there
+    kept = {name: value for name, value in found.items() if value is not False and value not in (None, OWN_CHOICE)}
+    return {name: value for name, value in kept.items() if value != usual.get(name)}
 
 
 def _case(name: str, given: Mapping[str, str], confirmed: Mapping[str, Value]) -> _Case:
