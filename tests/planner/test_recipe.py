@@ -74,12 +74,12 @@ def test_it_runs_nothing_and_overwrites_nothing_that_was_edited(tmp_path: Path) 
 
 def test_only_a_finished_stage_of_the_same_recipe_leads_on(tmp_path: Path) -> None:
     asked = ["tune", "--recipe", "sglang"]
-    ridgeline(*asked, "model=llama-8b", "gpu=h200", "gpus=2", "requests=40", "kind=twin", cwd=tmp_path)
-    text = (tmp_path / "llama-8b-1-layout.yaml").read_text().replace("confirm: {top: 2", "confirm: {top: 0")
+    ridgeline(*asked, "model=deepseek-r1", "gpu=h100", "gpus=16", "requests=300", "kind=twin", cwd=tmp_path)
+    text = (tmp_path / "deepseek-r1-1-layout.yaml").read_text().replace("confirm: {top: 2", "confirm: {top: 0")
     (tmp_path / "unconfirmed.yaml").write_text(text)
     (tmp_path / "own.yaml").write_text("\n".join(li for li in text.splitlines() if not li.startswith("recipe:")))
     for name in ("unconfirmed", "own"):
-        ridgeline("tune", f"{name}.yaml", "--trials", 1, "--out", name, cwd=tmp_path)
+        ridgeline("tune", f"{name}.yaml", "--trials", 4, "--out", name, cwd=tmp_path)
     wrong = ridgeline(*asked, "after=unconfirmed", cwd=tmp_path)
     assert wrong.returncode == 2
     assert "nothing is confirmed to go on from" in wrong.stderr and "ridgeline resume" in wrong.stderr
@@ -107,7 +107,7 @@ def test_only_a_finished_stage_of_the_same_recipe_leads_on(tmp_path: Path) -> No
     ],
 )
 def test_what_is_wrong_is_said_with_what_would_do(given: str, says: str) -> None:
-    with pytest.raises(InputError, match="(?s).*") as wrong:
+    with pytest.raises(InputError) as wrong:
         write_stage("sglang", words(given))
     assert says in str(wrong.value)
 
@@ -226,7 +226,7 @@ def test_engines_of_split_roles_on_h800_are_points_of_the_recipe(layout: str, tm
         given = f"model=deepseek-v3 gpu=h800 gpus={gpus} version={row['sglang']} role={role} {load}"
         texts, missed = follow(given, wanted, tmp_path)
         # what an engineer who knows the load leaves out of it
-        everything = "".join(texts.values())
+        everything = " ".join("".join(texts.values()).replace("#", " ").split())
         if "mem_fraction_static" in missed:
             missed.remove("mem_fraction_static")
             assert "more of it changes nothing" in everything, "its pool holds all requests that there are"

@@ -55,7 +55,7 @@ def write_stage(name: str, words: Sequence[str]) -> RecipeStage:
 def _pair(name: str, word: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals or not value:
-        raise InputError(f"{word!r}: the recipe {name} takes KEY=VALUE, such as model=llama-8b")
+        raise InputError(f"{word!r}: the recipe {name} takes KEY=VALUE; without any it lists them")
     return key, value
 
 

@@ -31,8 +31,9 @@ class TuneArguments:
     """A study, how it is searched, and what is shown; or the words of a recipe that writes one."""
 
     words: Annotated[
-        list[str], typer.Argument(metavar="STUDY|KEY=VALUE...", help="The study file; or what --recipe is given.")
-    ]
+        list[str] | None,
+        typer.Argument(metavar="STUDY|KEY=VALUE...", help="The study file; or what --recipe is given."),
+    ] = None
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -87,12 +88,13 @@ def tune(asked: TuneArguments) -> None:
 
     Example: ridgeline tune study.yaml --out studies/first
     """
+    words = asked.words or []
     if asked.recipe is not None:
-        _write_stage(asked.recipe, asked.words, asked.out, asked.dry_run)
+        _write_stage(asked.recipe, words, asked.out, asked.dry_run)
         return
-    if len(asked.words) != 1:
-        raise InputError(f"one study file, not {len(asked.words)} words; KEY=VALUE words go with --recipe")
-    _tune(asked, Path(asked.words[0]))
+    if len(words) != 1:
+        raise InputError("name one study file, as in `ridgeline tune study.yaml`; KEY=VALUE words go with --recipe")
+    _tune(asked, Path(words[0]))
 
 
 def _write_stage(name: str, words: list[str], out: Path | None, only_shown: bool) -> None:
