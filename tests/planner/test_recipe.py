@@ -159,6 +159,13 @@ def test_drafts_need_layers_that_draft_or_a_draft_model(tmp_path: Path) -> None:
     assert "drafts" not in texts
 
 
+def test_a_model_that_starts_and_dies_under_its_own_limit_has_a_recipe(tmp_path: Path) -> None:
+    """DeepSeek-V2-Lite on one H200 did, with the 4096 requests that the engine allows by itself."""
+    setting = {"max_running_requests": 1024, "cuda_graph_max_bs": 512, "attention_backend": "triton"}
+    texts, missed = follow("model=deepseek-v2-lite gpu=h200 gpus=1", setting, tmp_path)
+    assert missed == set() and "is the only layout" in texts["back-ends"]
+
+
 # What four teams reported, as special cases. `use` and other columns that are no setting are left out.
 
 # settings that only the rows' notes have

@@ -26,7 +26,7 @@ from ridgeline.serving.engines.fitting import list_layouts, nearest_fits
 from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import deepep_values, graphless, layout_problems, uses_deepep
-from ridgeline.serving.engines.memory import MemoryPlan, plan_memory
+from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.serving.engines.releases import OWN_CHOICE, workloads_of
 from ridgeline.serving.engines.settings import (
     BACKENDS,
@@ -423,7 +423,8 @@ def _knob_lines(knob: _Knob) -> list[str]:
 
 
 def _fitting(case: _Case) -> list[tuple[Layout, MemoryPlan]]:
-    """Layouts of one engine that it accepts and that fit; InputError has the nearest thing that would."""
+    """Layouts of one engine that it accepts and that fit; where none does, those that start and may run out of memory
+    under load, which a smaller batch ends. InputError has the nearest thing that would start."""
     size = case.cluster.node.gpus
     release = ".".join(map(str, case.base.version))
     found = list_layouts(
@@ -436,8 +437,9 @@ def _fitting(case: _Case) -> list[tuple[Layout, MemoryPlan]]:
         and 1 in (layout.dp, layout.attn_dp)  # one server has either copies or attention DP
         and not layout_problems(case.shipped, layout, case.cluster.gpu, case.base, case.role)
     ]
-    if fits := [row for row in rows if row[1].fits]:
-        return fits
+    started = [row for row in rows if row[1].verdict != STARTUP_OOM]
+    if usable := [row for row in started if row[1].fits] or started:
+        return usable
     where = f"{case.shipped.name} on {case.cluster}"
     if not rows:
         raise InputError(f"{where}: no layout is possible:\n" + "\n".join(f"  {p}" for _, p in found.refused[:5]))
@@ -476,7 +478,8 @@ def _layout_stage(case: _Case) -> _Stage | _Skipped:
     rows = _fitting(case)
     usual = _usual(case)
     if len(rows) == 1:
-        return _Skipped(f"{usual} is the only layout that is legal and fits", _layout_values(usual))
+        only = f"{usual} is the only layout that is legal and {'fits' if rows[0][1].fits else 'starts'}"
+        return _Skipped(only, _layout_values(usual))
     layouts = [layout for layout, _ in rows]
     knobs = [
         _Knob(name, values, getattr(usual, name), _WHY_LAYOUT[name])
@@ -501,7 +504,8 @@ def _layout_stage(case: _Case) -> _Stage | _Skipped:
         rules.append(("attn_dp > 1 and dp > 1", "one server has either copies or attention DP"))
     if "ep" in varied:
         rules.append(("ep != 1 and ep != tp", "experts lie on all ranks of a group, or are cut for all of them"))
-    many = f"{len(rows)} layouts are legal and fit, by the rules and the memory plan of `ridgeline plan layouts`"
+    fit = "fit" if rows[0][1].fits else "start, though none is sure not to run out of memory"
+    many = f"{len(rows)} layouts are legal and {fit}, by the rules and the memory plan of `ridgeline plan layouts`"
     return _Stage(
         f"Which layout serves {case.shipped.name} fastest on {case.cluster}?",
         tuple(knobs),
