@@ -120,7 +120,9 @@ def test_an_unknown_recipe_is_refused_with_those_that_there_are() -> None:
 # Each stage asks only what has more than one answer.
 
 
-def follow(given: str, wanted: Mapping[str, Value], folder: Path) -> tuple[dict[str, str], set[str]]:
+def follow(
+    given: str, wanted: Mapping[str, Value], folder: Path, engine: str = "sglang"
+) -> tuple[dict[str, str], set[str]]:
     """A setting that somebody ran, taken through all stages: in each that asks for it, it is the answer.
 
     Text of each stage by its name, and what of the setting was in no stage's space.
@@ -131,7 +133,7 @@ def follow(given: str, wanted: Mapping[str, Value], folder: Path) -> tuple[dict[
     missed, before = set(wanted), None
     while True:
         try:
-            stage = write("sglang", pairs, before)
+            stage = write(engine, pairs, before)
         except NothingFound:
             return texts, missed
         study = study_of(stage.text, folder)
@@ -164,6 +166,14 @@ def test_a_model_that_starts_and_dies_under_its_own_limit_has_a_recipe(tmp_path:
     setting = {"max_running_requests": 1024, "cuda_graph_max_bs": 512, "attention_backend": "triton"}
     texts, missed = follow("model=deepseek-v2-lite gpu=h200 gpus=1", setting, tmp_path)
     assert missed == set() and "is the only layout" in texts["back-ends"]
+
+
+@pytest.mark.parametrize("model", ["llama-70b", "deepseek-r1"])
+def test_the_same_order_has_the_names_of_another_engine(model: str, tmp_path: Path) -> None:
+    wanted = {"tp": 8, "pp": 1, "max_num_batched_tokens": 16384, "gpu_memory_utilization": 0.9}
+    texts, missed = follow(f"model={model} gpu=h200 gpus=8 requests=9000", wanted, tmp_path, "vllm")
+    assert missed == set() and list(texts)[-1] == "proof"
+    assert not any("mem_fraction_static" in text or "chunked_prefill_size" in text for text in texts.values())
 
 
 # What four teams reported, as special cases. `use` and other columns that are no setting are left out.

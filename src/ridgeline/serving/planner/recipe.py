@@ -27,7 +27,7 @@ from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import deepep_values, graphless, layout_problems, uses_deepep
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
-from ridgeline.serving.engines.releases import OWN_CHOICE, workloads_of
+from ridgeline.serving.engines.releases import OWN_CHOICE, USUAL_ENGINE, title_of, workloads_of
 from ridgeline.serving.engines.settings import (
     BACKENDS,
     DEFAULTS,
@@ -184,6 +184,8 @@ class _Case:
         offline, served = workloads_of(self.engine.name)
         if self.kind not in (offline, served, _TWIN):
             raise InputError(f"kind={self.kind}: {near(self.kind, (offline, served, _TWIN))}")
+        if self.kind == _TWIN and self.engine.name != USUAL_ENGINE:
+            raise InputError(f"kind={_TWIN} stands for {title_of(USUAL_ENGINE)}; leave it out for {self.engine.title}")
         if (self.kind == served) != self.paced and self.kind != _TWIN:
             how = "give rate= or concurrency=" if self.kind == served else "leave out rate= and concurrency="
             raise InputError(f"kind={self.kind}: {how}")
@@ -253,11 +255,16 @@ class _Case:
 
     @property
     def settings(self) -> EngineSettings:
-        return settings_of(self.values, self.base)
+        meant = self.engine.meant(
+            self.values, lambda: self._plan(settings_of(self.values, self.base)), self.cluster.gpu
+        )
+        return settings_of(meant, self.base)
+
+    def _plan(self, settings: EngineSettings) -> MemoryPlan:
+        return plan_memory(self.model, self.cluster.gpu, self.layout, settings, self.role)
 
     def planned(self, **changed: object) -> MemoryPlan:
-        settings = replace(self.settings, **changed)  # type: ignore[arg-type]
-        return plan_memory(self.model, self.cluster.gpu, self.layout, settings, self.role)
+        return self._plan(replace(self.settings, **changed))  # type: ignore[arg-type]
 
     @cached_property
     def applied(self) -> Applied:
@@ -423,8 +430,8 @@ def _knob_lines(knob: _Knob) -> list[str]:
 
 
 def _fitting(case: _Case) -> list[tuple[Layout, MemoryPlan]]:
-    """Layouts of one engine that it accepts and that fit; where none does, those that start and may run out of memory
-    under load, which a smaller batch ends. InputError has the nearest thing that would start."""
+    """Layouts of one engine that it accepts and that start, those that surely fit first. What may run out of memory
+    under load does so with the engine's own batch, whose stage comes later. InputError has the nearest that would start."""
     size = case.cluster.node.gpus
     release = ".".join(map(str, case.base.version))
     found = list_layouts(
@@ -434,12 +441,12 @@ def _fitting(case: _Case) -> list[tuple[Layout, MemoryPlan]]:
         (layout, plan)
         for layout, plan in found.rows
         if not layout.disaggregated
+        and all(getattr(layout, name) == 1 for name in _LAYOUT if not case.has(name))
         and 1 in (layout.dp, layout.attn_dp)  # one server has either copies or attention DP
         and not layout_problems(case.shipped, layout, case.cluster.gpu, case.base, case.role)
     ]
-    started = [row for row in rows if row[1].verdict != STARTUP_OOM]
-    if usable := [row for row in started if row[1].fits] or started:
-        return usable
+    if started := [row for row in rows if row[1].verdict != STARTUP_OOM]:
+        return started
     where = f"{case.shipped.name} on {case.cluster}"
     if not rows:
         raise InputError(f"{where}: no layout is possible:\n" + "\n".join(f"  {p}" for _, p in found.refused[:5]))
@@ -452,9 +459,16 @@ def _fitting(case: _Case) -> list[tuple[Layout, MemoryPlan]]:
 def _usual(case: _Case) -> Layout:
     """What most people start with: as wide as it goes, and nothing else; what starts by itself goes first."""
 
-    def rank(row: tuple[Layout, MemoryPlan]) -> tuple[bool, int, int, int, int]:
+    def rank(row: tuple[Layout, MemoryPlan]) -> tuple[bool, bool, int, int, int, int]:
         layout, plan = row
-        return plan.mem_fraction != plan.engine_fraction, -layout.tp, layout.attn_dp, layout.ep, layout.dp
+        return (
+            not plan.fits,
+            plan.mem_fraction != plan.engine_fraction,
+            -layout.tp,
+            layout.attn_dp,
+            layout.ep,
+            layout.dp,
+        )
 
     return min(_fitting(case), key=rank)[0]
 
@@ -504,8 +518,9 @@ def _layout_stage(case: _Case) -> _Stage | _Skipped:
         rules.append(("attn_dp > 1 and dp > 1", "one server has either copies or attention DP"))
     if "ep" in varied:
         rules.append(("ep != 1 and ep != tp", "experts lie on all ranks of a group, or are cut for all of them"))
-    fit = "fit" if rows[0][1].fits else "start, though none is sure not to run out of memory"
-    many = f"{len(rows)} layouts are legal and {fit}, by the rules and the memory plan of `ridgeline plan layouts`"
+    risks = sum(not plan.fits for _, plan in rows)
+    doubt = f" ({risks} of them may run out of memory under load)" if risks else ""
+    many = f"{len(rows)} layouts are legal and fit{doubt}, by the rules and the memory plan of `ridgeline plan layouts`"
     return _Stage(
         f"Which layout serves {case.shipped.name} fastest on {case.cluster}?",
         tuple(knobs),
@@ -520,7 +535,7 @@ def _layout_stage(case: _Case) -> _Stage | _Skipped:
 def _deepep_derived(case: _Case, layouts: Sequence[Layout]) -> tuple[tuple[str, str, str], ...]:
     """What goes with whole experts on ranks that have requests of their own."""
     sent = [layout for layout in layouts if uses_deepep(layout)]
-    if not sent:
+    if not sent or not case.has("moe_a2a_backend"):
         return ()
     version = case.base.version
     why = "each rank has requests of its own: DeepEP takes their tokens to the experts (it must be installed)"
@@ -541,7 +556,7 @@ def _backend_stage(case: _Case) -> _Stage | _Skipped:
     gpu, own = case.cluster.gpu, case.applied.backend
     legal = [name for name in BACKENDS if _legal(case, attention_backend=name)]
     knobs = []
-    if len(legal) > 1 and case.has("attention_backend"):
+    if len(legal) > 1 and case.engine.name in ROWS["attention_backend"].spelled:  # by these names
         others = [name for name in legal if name != own]
         why = f"{own} is what {case.engine.title} takes for this model on {gpu.generation.title()}; "
         why += f"{_listed(others)} can beat it for some heads, batches and lengths"
@@ -682,8 +697,8 @@ def _batch_stage(case: _Case) -> _Stage | _Skipped:
     if case.role != "decode":
         why = "prompt tokens of a step: larger ones fill the GPU, and keep running requests waiting"
         why += f"; {case.layout.attn_dp} attention groups share it" * (case.layout.attn_dp > 1)
-        knobs.append(_Knob("chunked_prefill_size", [chunk // 2, chunk, 2 * chunk], chunk, why))
-    if not case.paced or case.role != "both":
+        knobs.append(_Knob(case.engine.step_knob, [chunk // 2, chunk, 2 * chunk], chunk, why))
+    if case.has("disable_radix_cache") and (not case.paced or case.role != "both"):
         why = "no prompt of this traffic comes twice: the prefix cache finds nothing, and looking costs a little"
         knobs.append(_Knob("disable_radix_cache", [False, True], not case.settings.radix_cache, why))
     most = case.planned(max_running_requests=running[-1], cuda_graph_max_bs=graphs[-1], chunked_prefill_size=2 * chunk)
@@ -708,6 +723,8 @@ def _given_back(case: _Case, plan: MemoryPlan, what: str) -> Iterator[_Knob]:
 
 def _draft_stage(case: _Case) -> _Stage | _Skipped:
     draft, layers = case.given.get("draft"), case.shipped.draft_layers
+    if not case.has("speculative_algorithm"):
+        return _Skipped(f"{case.engine.title} takes all of its drafts in one argument, which is no knob yet")
     if draft is None and not layers:
         return _Skipped(f"{case.shipped.name} has no layers that draft, and no draft model is given (draft=)")
     if case.dummy and case.kind != _TWIN:
