@@ -430,8 +430,11 @@ def _knob_lines(knob: _Knob) -> list[str]:
 
 
 def _fitting(case: _Case) -> list[tuple[Layout, MemoryPlan]]:
-    """Layouts of one engine that it accepts and that start, those that surely fit first. What may run out of memory
-    under load does so with the engine's own batch, whose stage comes later. InputError has the nearest that would start."""
+    """Layouts of one engine that it accepts and that start, those that surely fit first.
+
+    What may run out of memory under load does so with the engine's own batch, whose stage comes later. InputError has
+    the nearest thing that would start.
+    """
     size = case.cluster.node.gpus
     release = ".".join(map(str, case.base.version))
     found = list_layouts(
