@@ -235,6 +235,15 @@ class Builds:
 
 
 @dataclass(frozen=True, slots=True)
+class FromRecipe:
+    """Which stage of which recipe wrote the study, and from what: the recipe's own words, from which it goes on."""
+
+    name: str
+    stage: str
+    given: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class WorkloadChoice:
     """`kind` names a workload of the catalog; `options` are what the study file says to it."""
 
@@ -267,6 +276,7 @@ class Study:
     second_goal: Goal | None = None  # traded against the first; settings are still ranked by the first
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # knobs that belong together, by a name
     notify: NotifyChoice = NOBODY
+    recipe: FromRecipe | None = None  # that wrote it
     home: Path | None = None  # where its author's file is, once the study is a copy in a campaign's folder
     # what the programs that it names said of themselves when it ran, by program. None: they may be asked. A study
     # folder that is opened to be read may be a stranger's, and then none of them is started

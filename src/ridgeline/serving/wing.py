@@ -15,6 +15,7 @@ WING = Wing(
             "sglang": "ridgeline.serving.engines.sglang.engine:SGLANG",
             "vllm": "ridgeline.serving.engines.vllm.engine:VLLM",
         },
+        "recipes": dict.fromkeys(("sglang", "vllm"), "ridgeline.serving.planner.recipe:write"),
         "analyzers": {
             "sglang-log": f"{_FINDINGS}.sglang_log:ANALYZER",
             "vllm-log": f"{_FINDINGS}.vllm_log:ANALYZER",

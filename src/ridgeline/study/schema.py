@@ -22,6 +22,7 @@ from ridgeline.records.study import (
     Budget,
     Builds,
     ConfirmStage,
+    FromRecipe,
     JobLimits,
     NotifyChoice,
     ProfileStage,
@@ -448,6 +449,18 @@ class TaskForm(Form):
     )
 
 
+class RecipeForm(Form):
+    """What `ridgeline tune --recipe NAME after=FOLDER` goes on from; it changes nothing in this study."""
+
+    makes = FromRecipe
+
+    name: str = Field(description="The recipe that wrote the study.")
+    stage: str = Field(description="Its stage that this study is.")
+    given: Annotated[dict[str, Text], Accepts("a mapping of the recipe's words to their values")] = Field(
+        description="What the recipe was given: model, GPUs, traffic."
+    )
+
+
 class StudyForm(Form):
     """A Ridgeline study file, version 1."""
 
@@ -518,6 +531,9 @@ class StudyForm(Form):
     )
     notify: Annotated[NotifyForm, DefaultText("nobody")] = Field(
         default=NotifyForm.model_construct(), description="Who is told that the campaign has ended, and how."
+    )
+    recipe: Annotated[RecipeForm | None, DefaultText("a person wrote the study")] = Field(
+        default=None, description="The recipe that wrote the study, for its next stage."
     )
     builds: Annotated[BuildsForm | None, DefaultText("nothing is built")] = Field(
         default=None, description="How variants of the program are built."

@@ -196,6 +196,7 @@ class _Assembly:
             second_goal=second,
             groups=groups,
             notify=form.notify.record(),
+            recipe=form.recipe.record() if form.recipe else None,
         )
 
     def goal(self, name: str = "goal") -> Goal | None:

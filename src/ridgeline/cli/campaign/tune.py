@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline.campaign import assembly, check, elsewhere, preview, status
+from ridgeline import files
+from ridgeline.campaign import assembly, check, elsewhere, preview, recipe, status
 from ridgeline.campaign.kinds import search
 from ridgeline.cli.campaign import live, questions
 from ridgeline.cli.options import takes
@@ -26,10 +28,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TuneArguments:
-    """A study, how it is searched, and what is shown."""
+    """A study, how it is searched, and what is shown; or the words of a recipe that writes one."""
 
-    study: Annotated[Path, typer.Argument(help="The study file.")]
-    out: Annotated[Path | None, typer.Option(help="Study folder to write; studies/NAME by default.")] = None
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="STUDY|KEY=VALUE...", help="The study file; or what --recipe is given."),
+    ] = None
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the next study of a guided order, and run nothing: from KEY=VALUE words, or after=FOLDER."
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Study folder to write, studies/NAME by default; with --recipe the file, NAME.yaml."),
+    ] = None
     trials: Annotated[int | None, typer.Option(min=1, help="Search trials, instead of the study's budget.")] = None
     seed: Annotated[int | None, typer.Option(help="Seed of the sampler, instead of the study's.")] = None
     ladder: Annotated[
@@ -69,16 +83,44 @@ def tune(asked: TuneArguments) -> None:
     Exit code 0: a better setting is confirmed. 1: none is better, or there is no answer. 3: what had passed no longer
     starts. 130: stopped by Ctrl-C.
 
+    With --recipe it writes a study file with its reasons as comments, for you to read, change and tune:
+    `ridgeline tune --recipe NAME after=studies/FIRST` writes the next from what that one confirmed.
+
     Example: ridgeline tune study.yaml --out studies/first
     """
+    words = asked.words or []
+    if asked.recipe is not None:
+        _write_stage(asked.recipe, words, asked.out, asked.dry_run)
+        return
+    if len(words) != 1:
+        raise InputError("name one study file, as in `ridgeline tune study.yaml`; KEY=VALUE words go with --recipe")
+    _tune(asked, Path(words[0]))
+
+
+def _write_stage(name: str, words: list[str], out: Path | None, only_shown: bool) -> None:
+    stage = recipe.write_stage(name, words)
+    if only_shown:
+        print(stage.text, end="")
+        return
+    path = out or Path(f"{stage.name}.yaml")
+    if path.exists() and path.read_text() != stage.text:
+        raise InputError(f"{path} is there already and differs; rename it, or write elsewhere with --out")
+    files.write_whole(path, stage.text)
+    shown = shlex.quote(str(path))
+    print(f"{shown}: {stage.about}\n  read it, then: ridgeline tune {shown}")
+    if not stage.last:
+        print(f"  afterwards:    ridgeline tune --recipe {name} {recipe.AFTER}=studies/{stage.name}")
+
+
+def _tune(asked: TuneArguments, study: Path) -> None:
     if asked.search_on is not None and (asked.warm_start or asked.dry_run or asked.trials is not None):
         raise InputError("--search-on searches elsewhere: leave out --warm-start, --trials and --dry-run")
     question = search.SearchQuestion(asked.trials, asked.seed, records_study.DEFAULT_SAMPLER)
     if asked.dry_run:
-        _rehearse(asked.study, question)
+        _rehearse(study, question)
         return
 
-    found = check.check_study(asked.study)
+    found = check.check_study(study)
     if asked.search_on is not None:
         home = asked.out or Path("studies") / found.study.name
         question = _searched(
@@ -92,7 +134,7 @@ def tune(asked: TuneArguments) -> None:
     live.drive(folder, question, asked.as_json, why=asked.why)
     if asked.ladder:
         beside = folder.path.with_name(f"{folder.path.name}-steps")
-        questions.steps(asked.study, str(folder.path), None, False, beside, asked.as_json)
+        questions.steps(study, str(folder.path), None, False, beside, asked.as_json)
 
 
 def _searched(there: Path, out: Path, target: Study, question: SearchQuestion, top: int, why: bool) -> SearchQuestion:
