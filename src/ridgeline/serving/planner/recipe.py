@@ -21,6 +21,7 @@ from ridgeline.campaign.recipe import AFTER, RecipeStage, StageBefore
 from ridgeline.errors import InputError, NothingFound, near
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import ServingEngine, engine_named
+from ridgeline.serving.engines.behaviour import parse_acceptance
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import list_layouts, nearest_fits
 from ridgeline.serving.engines.knobs import ROWS, Part
@@ -66,6 +67,8 @@ _WORDS: Mapping[str, str] = {
     "version": "the engine's release",
     "engine": "where it is: virtual environment, python or image",
     "load_format": "dummy runs the shape without weights",
+    "experts": "how dummy weights route: uniform unless said",
+    "accept_length": "tokens kept of a drafted step, where weights are dummies: 2.4, or a curve such as glm-5.2",
     "draft": "the model that drafts, where the model has no layers for it",
     "algorithm": "of that draft model, EAGLE3 unless said",
     "site": "a site file, or a site's name",
@@ -344,7 +347,7 @@ class _Case:
         yield f"  kind: {self.kind}{other}"
         yield f"  model: {_flow(beside(given['model']))}"
         yield f"  gpu: {self.cluster.gpu.name}"
-        for word in ("version", "load_format", "engine"):
+        for word in ("version", "load_format", "experts", "accept_length", "engine"):
             if word in given:
                 yield f"  {word}: {_flow(given[word])}"
         if self.role != "both":
@@ -603,7 +606,7 @@ def _runner_knobs(case: _Case) -> Iterator[_Knob]:
     known = _RUNNERS.get((case.cluster.gpu.generation, case.model.weights_dtype), ())
     if case.model.experts is None or not known or not case.shows("moe_runner_backend") or uses_deepep(case.layout):
         return  # under DeepEP the kernels follow from it
-    switch = case.engine.even_routing
+    switch = case.engine.simulated_routing
     around = switch.around if switch is not None and case.dummy else ()
     values = [name for name in known if name not in around]
     what = f"{case.model.weights_dtype} on {case.cluster.gpu.generation.title()}"
@@ -730,8 +733,8 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
         return _Skipped(f"{case.engine.title} takes all of its drafts in one argument, which is no knob yet")
     if draft is None and not layers:
         return _Skipped(f"{case.shipped.name} has no layers that draft, and no draft model is given (draft=)")
-    if case.dummy and case.kind != _TWIN:
-        return _Skipped("dummy weights accept no draft; tune it with the real ones")
+    if case.dummy and "accept_length" not in case.given:
+        return _Skipped("dummy weights keep no draft; say how many real ones keep (accept_length=), or tune with them")
     drafting = replace(case.settings, draft_tokens=2)
     if problems := layout_problems(case.model, case.layout, case.cluster.gpu, drafting, case.role):
         return _Skipped(f"{problems[0]}")
@@ -744,12 +747,15 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
         if draft
         else f"{layers} layer{'s' if layers > 1 else ''} of the model draft{'s' * (layers == 1)}"
     )
-    steps = (1, 2, 3, 5) if draft else (1, 2, 3)
+    kept = parse_acceptance(case.given["accept_length"]) if "accept_length" in case.given else None
+    steps = [n for n in ((1, 2, 3, 5) if draft else (1, 2, 3)) if kept is None or n + 1 >= (kept.fixed or 0)]
+    if not steps:
+        return _Skipped(f"an accept length of {case.given['accept_length']} needs longer chains than pay")
     knobs = [
         _Knob("speculative_algorithm", [OWN_CHOICE, algorithm], OWN_CHOICE,
               f"{whose}: tokens for one request cost a step of many, and pay where batches leave the GPU idle"),
         _Knob("speculative_num_steps", steps, None,
-              f"tokens drafted one after the other; each later one is kept less often ({_kept(case, steps[-1])})", on),
+              f"tokens drafted one after the other; each later one is kept less often{_kept(case, steps[-1])}", on),
     ]  # fmt: skip
     knobs += _given_back(case, case.planned(draft_tokens=steps[-1] + 1), "the draft's weights and cache")
     derived = [
@@ -770,7 +776,11 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
 
 
 def _kept(case: _Case, steps: int) -> str:
-    return acceptance_assumed(case.shipped, steps + 1).partition(";")[0]
+    """What is known of it, in brackets; nothing where the study itself says how many are kept."""
+    if "accept_length" in case.given:
+        return ""
+    drafts = replace(case.settings, draft_tokens=steps + 1)
+    return f" ({acceptance_assumed(case.shipped, drafts).partition(';')[0]})"
 
 
 def _network_stage(case: _Case) -> _Stage | _Skipped:
