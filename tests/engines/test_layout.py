@@ -116,7 +116,7 @@ def test_names() -> None:
         (Layout(tp=8, ep=16), EngineSettings(), "ep 16"),
         (Layout(tp=8, pp=2, nodes=2), EngineSettings(version=(0, 4, 10)), "newer engine"),
         (Layout(tp=8), EngineSettings(attention_backend="trtllm_mla"), "Blackwell"),
-        (Layout(tp=8), EngineSettings(attention_backend="triton", page_size=16), "page size 16"),
+        (Layout(tp=8), EngineSettings(version=(0, 5, 3), attention_backend="triton", page_size=16), "page size 16"),
         (Layout(tp=8, pp=2, nodes=2), EngineSettings(accept_length=2, draft_tokens=4), "pipeline"),
         (Layout(tp=8, attn_dp=8), EngineSettings(accept_length=2, draft_tokens=4), "attention DP"),
         (Layout(tp=12, gpus_per_node=8, nodes=2), EngineSettings(), "whole nodes"),

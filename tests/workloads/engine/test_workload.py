@@ -56,7 +56,7 @@ def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(t
     old = sglang_offline(study(tmp_path, knobs={"moe_runner_backend": ["triton"]}, version="0.4.8"))
     assert "added in 0.5.1" in messages(old)[0]
     new = sglang_offline(study(tmp_path, knobs={"enable_ep_moe": [True]}, version="0.5.23"))
-    assert "removed in 0.5.4" in messages(new)[0]
+    assert "removed in 0.5.3" in messages(new)[0]
 
 
 @pytest.mark.parametrize(

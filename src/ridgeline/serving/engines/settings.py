@@ -184,6 +184,10 @@ class EngineDefaults:
         """Whether a mixed step takes a request on only when all of its prompt has room, not just the next piece."""
         return False
 
+    def merged_blocks_whole(self, settings: EngineSettings) -> bool:
+        """Whether each part of a matrix made of several must be whole FP8 blocks."""
+        return True
+
     def kernel_set(self, settings: EngineSettings) -> str:
         """The measured kernels that this release's resemble most; empty: those of the newest SGLang."""
         return ""

@@ -71,6 +71,13 @@ def _read_dtypes(fields: Fields) -> _WeightDtypes:
     return _WeightDtypes(base, dense, of("attention", _ATTENTION), apart.get("experts") or experts or main, kv)
 
 
+def _fp8_block(fields: Fields) -> int:
+    """Of a checkpoint whose FP8 weights are scaled block by block: 128, the side of a block."""
+    quant = fields.value("quantization_config")
+    size = quant.get("weight_block_size") if isinstance(quant, dict) and quant.get("quant_method") == "fp8" else None
+    return max((side for side in size if isinstance(side, int)), default=0) if isinstance(size, list) else 0
+
+
 def _main(quant: Mapping[str, Any], source: str) -> str:
     method = str(quant.get("quant_method") or ("modelopt" if quant.get("quant_algo") else ""))
     if method not in _QUANT_METHODS:
@@ -558,6 +565,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         ffn_gated=ffn.gated,
         attention_dtype=dtypes.attention if dtypes.attention != dtypes.dense else "",
         expert_dtype=dtypes.experts if dtypes.experts != dtypes.dense and ffn.experts is not None else "",
+        fp8_block=_fp8_block(fields),
         vision_params=seen,
         embedding_used=fields.text("model_type") not in _UNUSED_EMBEDDING,
         own_code=bool(fields.value("auto_map")),

@@ -200,6 +200,7 @@ class Model:
     ffn_gated: bool = True
     attention_dtype: str = ""  # where it differs from `dtype`
     expert_dtype: str = ""
+    fp8_block: int = 0  # side of the blocks in which FP8 weights are scaled; 0: unknown, or otherwise scaled
     vision_params: int = 0  # held in memory beside the language model, which all other figures are about
     embedding_used: bool = True  # whether its publisher counts the embedding table as used by every token
     notes: tuple[str, ...] = ()  # what the config says and no figure here contains
@@ -218,7 +219,9 @@ class Model:
             raise InputError(f"weight dtype {dtype!r} is not known; use one of {', '.join(BYTES_PER_WEIGHT)}")
         base = dtype if dtype in WHOLE_DTYPES else self.base_dtype
         apart = base if self.experts is not None and dtype in ("fp4", "mxfp4") else ""
-        return replace(self, dtype=dtype, base_dtype=base, kv_dtype=kv_dtype, attention_dtype=apart, expert_dtype="")
+        return replace(
+            self, dtype=dtype, base_dtype=base, kv_dtype=kv_dtype, attention_dtype=apart, expert_dtype="", fp8_block=0
+        )
 
     @property
     def weights_dtype(self) -> str:

@@ -199,18 +199,41 @@ def refusal(
         return reason
     try:
         layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
-        settings = settings_of(values, _settings_base(version)) if dialect.simulated else EngineSettings()
+        settings = _checked_settings(dialect, values, version)
     except InputError as error:
         return str(error)
     gpu = _gpu(options.gpu)
+    if reason := _tier_refusal(dialect, values, asked, site, 0.0):
+        return reason
     if model is None:
         return None
-    if problems := layout_problems(model, layout, gpu, settings, role_of(values)):
+    dense_whole = values.get("moe_dense_tp_size") == 1
+    if problems := layout_problems(model, layout, gpu, settings, role_of(values), dense_whole=dense_whole):
         return str(problems[0])
     if gpu is None or not dialect.simulated:
         return None
     plan = plan_memory(model_of(model, values), gpu, layout, settings, role_of(values))
-    return f"cannot start: {plan.reason}" if plan.verdict == STARTUP_OOM else None
+    if plan.verdict == STARTUP_OOM:
+        return f"cannot start: {plan.reason}"
+    return _tier_refusal(dialect, values, asked, site, _SURE_OF_POOL * plan.kv_bytes)
+
+
+def _tier_refusal(
+    dialect: ServingEngine, values: Mapping[str, Value], asked: Resources, site: Site, pool_bytes: float
+) -> str | None:
+    """Why a tier of KV cache cannot be pinned in a node's memory, where the site says how much it has."""
+    memory, ranks = site.memory_bytes_per_node, asked.gpus or site.gpus_per_node or 1
+    tier = dialect.host_tier_bytes(values, ranks, pool_bytes)
+    if memory is None or tier <= memory:
+        return None
+    have, want = (f"{size / 1e9:,.0f} GB" for size in (memory, tier))
+    return f"the host tiers of {ranks} ranks take {want} of a node that has {have}; ask for less of a rank"
+
+
+def _checked_settings(dialect: ServingEngine, values: Mapping[str, Value], version: Version) -> EngineSettings:
+    if dialect.simulated:
+        return settings_of(values, _settings_base(version))
+    return EngineSettings() if dialect.defaults is None else EngineSettings(engine=dialect.name, version=version)
 
 
 def _expected_deployment(
@@ -270,6 +293,7 @@ def _gpu(name: str) -> Gpu | None:
         return None
 
 
+_SURE_OF_POOL = 0.8  # of a predicted KV pool, which a tier of a given ratio must at least hold
 DUMMY, LOAD_FORMAT = "dummy", "load_format"
 WEIGHTS_RECORD = "weights"  # of `Study.recorded`, beside the interpreters and the model
 _OFF = ("", "0", "false", "no", "n", "off")
