@@ -286,6 +286,29 @@ def test_what_is_modelled_can_be_told_and_read_back(layout: Layout, chosen: Engi
     assert layout_of(again, layout.nodes, layout.gpus_per_node) == layout
 
 
+@pytest.mark.parametrize(
+    ("engine", "release", "name", "value", "words"),
+    [
+        ("sglang", (0, 5, 23), "schedule_policy", "hrrn", ""),
+        ("sglang", (0, 5, 12), "schedule_policy", "hrrn", "lpm"),
+        ("sglang", NEWEST, "schedule_policy", "lmp", "lpm"),
+        ("sglang", NEWEST, "attention_backend", "cutlass_mla", ""),  # some release had it
+        ("sglang", (0, 5, 23), "attention_backend", "cutlass_mla", "flashmla"),
+        ("sglang", (0, 5, 23), "load_format", "dumy", "dummy"),  # a flag without a row
+        ("sglang", (0, 5, 23), "schedule_policy", "default", ""),
+        ("vllm", (0, 33, 0), "moe_backend", "Deep-Gemm", ""),  # its parser lowers it
+        ("vllm", (0, 33, 0), "moe_backend", "deepgem", "deep_gemm"),
+        ("vllm", (0, 33, 0), "schedule_policy", "lpm", "fcfs, priority"),  # our name, vLLM's values
+        ("vllm", (0, 33, 0), "enable_dbo", "yes", "true or false"),
+    ],
+)
+def test_a_value_outside_a_closed_set_is_named_with_the_set_of_the_release(
+    engine: str, release: tuple[int, ...], name: str, value: Value, words: str
+) -> None:
+    said = engine_flags(engine).wrong_value(name, value, release)
+    assert words in said and bool(said) == bool(words)
+
+
 def test_flags_without_a_row_are_written_as_they_stand() -> None:
     for name, flag in read_flags("sglang").items():
         if name not in KNOBS and flag.there((0, 5, 23)):

@@ -81,20 +81,14 @@ class EngineFlags:
     def wrong_value(self, name: str, value: Value, release: Version) -> str:
         """Why no server of this release has this value; empty when one may. Of a release that is not known the newest
         is meant, and what any other takes is let pass."""
-        knob, version = self._knobs.get(self.called(name)), None if release == NEWEST else release
-        if knob and (wrong := knob.wrong_value(name, value)):
-            return wrong
-        said = self.fields({name: value}, release)
-        closed = [
-            self.flags[n] for n, v in said.items() if n in self.flags and not self.flags[n].takes_value(v, version)
-        ]
-        return next(
-            (
-                not_taken(name, value, f"{one_of(flag.choices(version))} in {release_text(self.engine, release)}")
-                for flag in closed
-            ),
-            "",
-        )
+        version = None if release == NEWEST else release
+        for said, meant in self.fields({name: value}, release).items():
+            flag = self.flags.get(said)
+            if flag is not None and not flag.takes_value(meant, version):
+                taken = f"{one_of(flag.choices(version))} with {release_text(self.engine, release)}"
+                return not_taken(name, value, taken)
+        knob = self._knobs.get(self.called(name))
+        return knob.wrong_value(name, value) if knob else ""
 
     def own_name(self, name: str, release: Version) -> str:
         """The flag of this engine for a name of ours or of another engine; empty where it has none."""

@@ -156,6 +156,7 @@ _EXPERTS: Version = (0, 5, 1)
 # --cuda-graph-max-bs-decode and --cuda-graph-backend-decode; --cuda-graph-max-bs went with 0.5.20
 _GRAPHS: Version = (0, 5, 14)
 _ATTENTION_DP: Version = (0, 5, 22)
+_DSA: Version = (0, 5, 13)  # what was called NSA
 _NO_GRAPHS: Mapping[str, Value] = {"cuda_graph_backend_decode": "disabled", "cuda_graph_backend_prefill": "disabled"}
 _LAYOUT, _SETTINGS, _TOGETHER = Part.LAYOUT, Part.SETTINGS, Part.TOGETHER
 _WHOLE, _COUNT, _NUMBER = Domain.WHOLE, Domain.COUNT, Domain.NUMBER
@@ -256,6 +257,11 @@ _ROWS = (
     KnobRow("enable_deepep_moe", _same("enable_deepep_moe", "sglang"), _SWITCH, "false", (), _TOGETHER),
     KnobRow("enable_expert_parallel", _same("enable_expert_parallel", "vllm"), _SWITCH, "false", (), _TOGETHER),
     KnobRow("enforce_eager", _same("enforce_eager", "vllm"), _SWITCH, "false", (), _TOGETHER),
+    KnobRow("disable_piecewise_cuda_graph", _same("disable_piecewise_cuda_graph", "sglang"), _SWITCH, "false", (),
+         _TOGETHER),
+    KnobRow("cuda_graph_backend_decode", _same("cuda_graph_backend_decode", "sglang"), _TEXT, "full", (), _TOGETHER),
+    KnobRow("cuda_graph_backend_prefill", _same("cuda_graph_backend_prefill", "sglang"), _TEXT, "by model", (),
+         _TOGETHER),
     KnobRow("enable_prefix_caching", _same("enable_prefix_caching", "vllm"), _SWITCH, "true", (), _TOGETHER),
     KnobRow("async_scheduling", _same("async_scheduling", "vllm"), _SWITCH, "true from 0.14 on", (), _TOGETHER),
     # Known and written by release, not modelled. A default that moved is the one of the newest release.
@@ -265,6 +271,17 @@ _ROWS = (
          ("context_len",), unit="tokens", lever="length"),
     KnobRow("VLLM_CPU_KVCACHE_SPACE", {"vllm": ()}, Domain.COUNT, "by the memory of the machine", unit="GiB",
          lever="memory"),
+    KnobRow("cuda_graph_max_bs_prefill", {"sglang": (Spelling("piecewise_cuda_graph_max_tokens", (0, 5, 4)),
+                                                  Spelling("cuda_graph_max_bs_prefill", _GRAPHS))},
+         _WHOLE, "by chunked_prefill_size", unit="tokens"),
+    KnobRow("cuda_graph_bs_prefill", {"sglang": (Spelling("piecewise_cuda_graph_tokens", (0, 5, 4)),
+                                              Spelling("cuda_graph_bs_prefill", _GRAPHS))},
+         _TEXT, "by cuda_graph_max_bs_prefill", unit="tokens"),
+    KnobRow("cuda_graph_tc_compiler", {"sglang": (Spelling("piecewise_cuda_graph_compiler", (0, 5, 4)),
+                                               Spelling("cuda_graph_tc_compiler", _GRAPHS))}, _TEXT, "eager"),
+    _sglang("enable_piecewise_cuda_graph", _SWITCH, "false"),
+    _sglang("enforce_piecewise_cuda_graph", _SWITCH, "false"),
+    KnobRow("dtype", _same("dtype", "sglang", "vllm"), _TEXT, "as the model's files say"),
     # whose turn it is
     KnobRow("schedule_policy", _each("schedule_policy", "scheduling_policy"), _TEXT, "fcfs"),
     _sglang("enable_priority_scheduling", _SWITCH, "false"),
@@ -331,6 +348,13 @@ _ROWS = (
          ("decode_context_parallel_size",), unit="GPUs"),
     KnobRow("dcp_comm_backend", _same("dcp_comm_backend", "sglang", "vllm"), _TEXT, "by model and GPU"),
     KnobRow("dcp_replicate_q_proj", _each("dcp_replicate_q_proj", "dcp_q_replicate"), _SWITCH, "by model"),
+    _sglang("enable_prefill_context_parallel", _SWITCH, "false"),
+    KnobRow("enable_dsa_prefill_context_parallel", {"sglang": (
+         Spelling("enable_nsa_prefill_context_parallel"), Spelling("enable_dsa_prefill_context_parallel", _DSA))},
+         _SWITCH, "false"),
+    KnobRow("dsa_prefill_cp_mode", {"sglang": (Spelling("nsa_prefill_cp_mode"), Spelling("dsa_prefill_cp_mode", _DSA))},
+         _TEXT, "in-seq-split"),
+    _sglang("enable_dsa_cache_layer_split", _SWITCH, "false"),
     _vllm("prefill_context_parallel_size", _WHOLE, "1", unit="GPUs"),
     _vllm("cp_kv_cache_interleave_size", _WHOLE, "1", "dcp_kv_cache_interleave_size", unit="tokens"),
     KnobRow("enable_two_batch_overlap", _each("enable_two_batch_overlap", "enable_dbo"), _SWITCH, "false"),
@@ -350,6 +374,10 @@ _ROWS = (
     _vllm("data_parallel_size_local", _WHOLE, "all", unit="copies"),
     _vllm("data_parallel_hybrid_lb", _SWITCH, "false"),
     _vllm("numa_bind", _SWITCH, "false"),
+    _vllm("numa_bind_nodes", _TEXT, "by GPU"),
+    _vllm("numa_bind_cpus", _TEXT, "by GPU"),
+    _vllm("distributed_executor_backend", _TEXT, "by number of nodes"),
+    _vllm("data_parallel_backend", _TEXT, "mp"),
     # experts
     _sglang("deepep_mode", _TEXT, "auto"),
     _sglang("deepep_v2_mode", _TEXT, "direct"),
@@ -364,13 +392,16 @@ _ROWS = (
     _sglang("enable_waterfill", _SWITCH, "false"),
     _sglang("disable_shared_experts_fusion", _SWITCH, "false"),
     _vllm("eplb_config", _TEXT, "window_size 1000, step_interval 3000, num_redundant_experts 0"),
+    _vllm("num_redundant_experts", _COUNT, "0", unit="experts"),
     _vllm("all2all_backend", _TEXT, "allgather_reducescatter"),
     _vllm("expert_placement_strategy", _TEXT, "linear"),
     # kernels
     _sglang("prefill_attention_backend", _TEXT, "attention_backend"),
     _sglang("decode_attention_backend", _TEXT, "attention_backend"),
-    _sglang("dsa_prefill_backend", _TEXT, "by GPU and KV cache"),
-    _sglang("dsa_decode_backend", _TEXT, "by GPU and KV cache"),
+    KnobRow("dsa_prefill_backend", {"sglang": (Spelling("nsa_prefill_backend"), Spelling("dsa_prefill_backend", _DSA))},
+         _TEXT, "by GPU and KV cache"),
+    KnobRow("dsa_decode_backend", {"sglang": (Spelling("nsa_decode_backend"), Spelling("dsa_decode_backend", _DSA))},
+         _TEXT, "by GPU and KV cache"),
     _sglang("dsa_topk_backend", _TEXT, "by GPU"),
     _sglang("linear_attn_backend", _TEXT, "triton"),
     _sglang("linear_attn_prefill_backend", _TEXT, "linear_attn_backend"),
@@ -394,7 +425,11 @@ _ROWS = (
     _vllm("compilation_config", _TEXT, "by optimization_level"),
     _vllm("kernel_config", _TEXT, "by optimization_level"),
     _vllm("optimization_level", _TEXT, "O2"),
+    _vllm("enable_flashinfer_autotune", _SWITCH, "by optimization_level"),
     # split roles
+    _sglang("disaggregation_ib_device", _TEXT, "all that are there"),
+    _sglang("prefill_round_robin_balance", _SWITCH, "false"),
+    _sglang("encoder_transfer_backend", _TEXT, "zmq_to_scheduler"),
     _sglang("disaggregation_transfer_backend", _TEXT, "mooncake"),
     _sglang("disaggregation_decode_enable_offload_kvcache", _SWITCH, "false"),
     _sglang("disaggregation_decode_enable_radix_cache", _SWITCH, "false"),
@@ -410,6 +445,8 @@ _ROWS = (
     _vllm("mm_encoder_tp_mode", _TEXT, "weights"),
     _vllm("mm_encoder_attn_backend", _TEXT, "by GPU"),
     _vllm("mm_encoder_attn_dtype", _TEXT, "as the model computes"),
+    _vllm("mm_processor_cache_gb", _NUMBER, "4", unit="GiB"),
+    _vllm("mm_processor_cache_type", _TEXT, "lru"),
     _vllm("mm_ipc_gpu_memory_gb", _NUMBER, "0", unit="GiB"),
     _vllm("limit_mm_per_prompt", _TEXT, "by model"),
     _vllm("video_pruning_rate", _NUMBER, "none"),
