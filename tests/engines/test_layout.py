@@ -215,7 +215,7 @@ def test_fp8_blocks_must_divide_every_matrix_of_a_rank() -> None:
     dense |= {"model_type": "llama", "intermediate_size": 11264}
     assert _blocks(dense, Layout(tp=8)) == []
     said = _blocks({**dense, "intermediate_size": 9216}, Layout(tp=16, nodes=2))
-    assert "9216 wide cannot be cut for tp 16 in FP8 blocks of 128; use tp 12" in said[0]
+    assert "9216 wide cannot be cut for tp 16 in FP8 blocks of 128; use tp 8" in said[0]
     assert (
         "9216"
         in _blocks({**dense, "intermediate_size": 9216}, Layout(tp=16, nodes=2), engine="vllm", version=(0, 33))[0]

@@ -174,11 +174,16 @@ def _blocks(case: _Checked) -> Iterator[LayoutProblem]:
     model, layout = case.model, case.layout
     if case.gpu is not None and case.gpu.generation.startswith("cdna"):
         return  # AMD's kernels pad
-    block = model.fp8_block or (128 if model.dtype == "fp8" else 1)
-    if model.experts is not None and layout.ep == 1 and model.experts.width % (layout.tp * block):
-        best = _most_whole(model.experts.width, block, layout.tp)
-        text = f"experts {model.experts.width} wide cannot be cut for tp {layout.tp} in blocks of {block}"
-        yield LayoutProblem("expert-width", text, f"use tp {best}, or keep experts whole with ep {layout.tp}")
+    in_fp8, parts = model.weights_dtype == "fp8", max(1, layout.tp // layout.ep)
+    block = (model.fp8_block or 128) if in_fp8 else 1
+    width = model.experts.width if model.experts is not None else 0
+    if width % (parts * block) and (parts > 1 or (in_fp8 and model.fp8_block)):
+        if width % block:
+            yield _block_problem("an expert", width, parts, block)
+            return
+        text = f"experts {width} wide cannot be cut for tp {parts} in blocks of {block}"
+        remedy = f"use tp {_most_whole(width, block, parts)}, or keep experts whole with ep {layout.tp}"
+        yield LayoutProblem("expert-width", text, remedy)
     elif model.fp8_block:
         yield from _cut_blocks(case)
 
@@ -217,7 +222,7 @@ def _block_problem(name: str, width: int, ranks: int, block: int) -> LayoutProbl
 
 
 def _most_whole(width: int, block: int, ranks: int) -> int:
-    return max(d for d in _divisors(max(1, width // block)) if d <= ranks)
+    return math.gcd(width // block, ranks)
 
 
 def _attention_dp(case: _Checked) -> Iterator[LayoutProblem]:
