@@ -257,6 +257,14 @@ def test_a_log_repeats_a_rank_s_share_of_some_numbers_and_the_engine_s_of_others
     assert SGLANG.echo({**said, "chunked_prefill_size": -1}, (0, 5, 3))["chunked_prefill_size"] == -1, "none"
 
 
+def test_a_field_that_is_not_called_as_its_flag_is_still_checked_in_the_log() -> None:
+    """--fp8-gemm-backend fills fp8_gemm_runner_backend, and that is what ServerArgs prints."""
+    said: dict[str, Value] = {"fp8_gemm_runner_backend": "triton"}
+    assert SGLANG.arguments(said, (0, 5, 23)) == ["--fp8-gemm-backend", "triton"]
+    assert SGLANG.echo(said, (0, 5, 23)) == {"fp8_gemm_runner_backend": "triton"}
+    assert SGLANG.from_echo({"fp8_gemm_runner_backend": "triton"}) == {"fp8_gemm_backend": "triton"}
+
+
 @settings(derandomize=True)
 @given(st.integers(1, 10_000), st.integers(1, 512))
 def test_a_rank_has_its_share_of_the_engines_number(total: int, groups: int) -> None:

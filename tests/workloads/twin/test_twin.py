@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -145,6 +146,21 @@ def _fraction_that_just_misses(twin: TwinWorkload) -> float:
         if twin.refusal(chosen) is None and "no room" in (twin.predicted_failure(chosen) or ""):
             return thousandths / 1000
     raise AssertionError("no fraction at which the pool just misses")
+
+
+def test_knobs_that_change_nothing_here_are_a_doubt(tmp_path: Path) -> None:
+    """To the twin all their values are the same: it would call any of them the best."""
+    text = EXAMPLE.read_text().replace("  tp: [2, 4, 8, 16]\n", "  tp: [2, 4, 8, 16]\n  schedule_policy: [fcfs, lpm]\n")
+    shutil.copytree(EXAMPLE.parent, tmp_path / "study")
+    study = tmp_path / "study" / "study.yaml"
+    study.write_text(text.replace("baseline: {tp: 16,", "baseline: {tp: 16, schedule_policy: fcfs,"))
+    told = check_study(study).workload
+    assert isinstance(told, TwinWorkload)
+    (doubt,) = told.doubts()
+    assert doubt.startswith("schedule_policy: not modelled by the twin")
+    chosen = settings(schedule_policy="fcfs")
+    assert told.expectation(chosen) == told.expectation({**chosen, "schedule_policy": "lpm"})
+    assert check_study(EXAMPLE).workload.doubts() == []
 
 
 def test_a_doubt_is_no_refusal(twin: TwinWorkload) -> None:

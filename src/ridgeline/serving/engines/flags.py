@@ -166,7 +166,8 @@ class EngineFlags:
         values = self.canonical(given)
         groups = _groups(values)
         shown = {name: _printed(self._knobs.get(name), value, groups) for name, value in values.items()}
-        return self.fields(shown, release)
+        held = {s.flag: s.held for knob in self._knobs.values() for s in knob.spelled[self.engine] if s.held}
+        return {held.get(name, name): value for name, value in self.fields(shown, release).items()}
 
     def from_arguments(self, arguments: Sequence[str]) -> dict[str, Value]:
         """The settings of a command line; what is no flag is passed over."""

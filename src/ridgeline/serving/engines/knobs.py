@@ -67,12 +67,16 @@ class Part(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How releases from `since` on take a knob: one field, switches that go `along`, or `fixed` fields for a value."""
+    """How releases from `since` on take a knob: one field, switches that go `along`, or `fixed` fields for a value.
+
+    `held` is what the parser calls the field, and the log, where that is not the flag.
+    """
 
     flag: str = ""
     since: Version = ()
     along: tuple[str, ...] = ()
     fixed: Mapping[Value, Mapping[str, Value]] = field(default_factory=dict)
+    held: str = ""
 
     def flags_for(self, value: Value) -> dict[str, Value]:
         if not isinstance(value, float) and value in self.fixed:
@@ -112,7 +116,7 @@ class KnobRow:
 
     def names(self, engine: str) -> tuple[str, ...]:
         """Every name by which a study may call it: ours, short ones, and the engine's own of all releases."""
-        own = [s.flag for s in self.spelled.get(engine, ()) if s.flag and not s.along]
+        own = [name for s in self.spelled.get(engine, ()) if not s.along for name in (s.flag, s.held) if name]
         return tuple(dict.fromkeys((self.name, *self.aliases, *own)))
 
     def wrong_value(self, called: str, value: object) -> str:
@@ -407,8 +411,10 @@ _ROWS = (
     _sglang("linear_attn_prefill_backend", _TEXT, "linear_attn_backend"),
     _sglang("linear_attn_decode_backend", _TEXT, "linear_attn_backend"),
     KnobRow("moe_runner_backend", _each("moe_runner_backend", "moe_backend"), _TEXT, "auto"),
-    _sglang("fp8_gemm_backend", _TEXT, "auto", "fp8_gemm_runner_backend"),
-    _sglang("fp4_gemm_backend", _TEXT, "auto", "fp4_gemm_runner_backend"),
+    KnobRow("fp8_gemm_backend", {"sglang": (Spelling("fp8_gemm_backend", held="fp8_gemm_runner_backend"),)},
+         _TEXT, "auto"),
+    KnobRow("fp4_gemm_backend", {"sglang": (Spelling("fp4_gemm_backend", held="fp4_gemm_runner_backend"),)},
+         _TEXT, "auto"),
     _sglang("bf16_gemm_backend", _TEXT, "auto"),
     _sglang("flashinfer_allreduce_fusion_backend", _TEXT, "by model and GPU"),
     _sglang("enable_flashinfer_allreduce_fusion", _SWITCH, "false"),
