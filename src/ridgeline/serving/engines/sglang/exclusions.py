@@ -23,7 +23,11 @@ def _pages_cut_chunks(v: Values) -> bool:
     return page > 1 and chunk > 0 and chunk % page != 0 and v.get("disaggregation_mode") != "decode"
 
 
-def _no_all_to_all(v: Values) -> bool:
+def _all_to_all(v: Values) -> bool:
+    return v.get("moe_a2a_backend", "none") != "none" or on(v, "enable_ep_moe")
+
+
+def _overlaps_nothing(v: Values) -> bool:
     return on(v, "enable_two_batch_overlap") and v.get("moe_a2a_backend", "none") == "none"
 
 
@@ -77,15 +81,30 @@ EXCLUSIONS = (
         "two batches are overlapped (enable_two_batch_overlap) while experts' tokens travel, and moe_a2a_backend is "
         "none",
         "set moe_a2a_backend: deepep",
-        _no_all_to_all,
+        _overlaps_nothing,
         since=(0, 5, 7),
         gone=(0, 5, 15),
     ),
     Exclusion(
         "enable_two_batch_overlap needs an all-to-all back end or attention DP",
         "set moe_a2a_backend: deepep, or attn_dp",
-        lambda v: _no_all_to_all(v) and not _has_attention_dp(v),
+        lambda v: _overlaps_nothing(v) and not _has_attention_dp(v),
         since=(0, 5, 15),
+    ),
+    # server_args.py, later parallel_hook.py: `assert self.ep_size > 1`; an all-to-all back end makes it tp
+    Exclusion(
+        "enable_eplb moves experts between ranks, and ep is 1",
+        "set ep, or leave it out",
+        lambda v: on(v, "enable_eplb") and number(v, "ep") == 1 and not _all_to_all(v),
+        since=(0, 5, 2),
+    ),
+    # parallel_hook.py of 0.5.20: ranks that all run the same tokens must pick the same copy of an expert
+    Exclusion(
+        "ep_dispatch_algorithm {ep_dispatch_algorithm} picks another copy of an expert on each rank, and "
+        "moe_a2a_backend is none",
+        "use dynamic, or an all-to-all back end",
+        lambda v: v.get("ep_dispatch_algorithm") in ("static", "lp") and not _all_to_all(v),
+        since=(0, 5, 20),
     ),
     # moe_hook.py of 0.5.20: "DeepEP v2 MoE has not implemented the TBO/SBO overlap hooks yet"
     Exclusion(
