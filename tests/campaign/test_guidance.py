@@ -349,6 +349,27 @@ def test_a_search_that_starts_from_nothing_says_why(tmp_path: Path, old: str, ne
     assert all(text.startswith("nothing is predicted before the first run: ") and why in text for text in said)
 
 
+@pytest.mark.parametrize(
+    ("knob", "said"),
+    [
+        ("schedule_policy: [fcfs, lpm]", "schedule_policy: not modelled by the twin"),
+        ("NCCL_ALGO: [Tree, Ring]", "NCCL_ALGO: not modelled by the twin"),
+        ("schedule_policy: [lpm]", ""),  # nothing to choose
+        ("disable_overlap_schedule: [false, true]", ""),
+        ("disable_cuda_graph: [false, true]", ""),  # another way to say cuda_graph_max_bs: 0
+    ],
+)
+def test_knobs_that_the_prediction_knows_nothing_of_are_named(tmp_path: Path, knob: str, said: str) -> None:
+    name, _, values = knob.partition(": ")
+    names = {**SGLANG, "chunk": f"{name}: {values}\n  chunked_prefill_size"}
+    text = SERVED.format(**names).replace(
+        f"{names['chunk']}: 8192", f"{name}: {values[1:-1].split(', ')[0]}, chunked_prefill_size: 8192"
+    )
+    (tmp_path / "study.yaml").write_text(text)
+    told = unpredicted(check_study(tmp_path / "study.yaml"))
+    assert said in "".join(told) and bool(told) == bool(said)
+
+
 @pytest.mark.parametrize("gpu", ["", "  gpu: h200\n"])
 @pytest.mark.parametrize(
     ("names", "said", "engine"),

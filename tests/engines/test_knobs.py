@@ -13,7 +13,6 @@ from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.knobs import (
-    ATTENTION_BACKENDS,
     KNOBS,
     ROWS,
     Domain,
@@ -39,7 +38,6 @@ VALUES: dict[Domain, st.SearchStrategy[Value]] = {
     Domain.SHARE: st.integers(1, 999).map(lambda n: n / 1000),
     Domain.NUMBER: st.integers(0, 400).map(lambda n: n / 100),
     Domain.SWITCH: st.booleans(),
-    Domain.BACKEND: st.sampled_from(ATTENTION_BACKENDS),
     Domain.TEXT: st.sampled_from(["fp8", "auto", "bf16"]),
 }
 SIZES = ("tp", "pp", "dp", "ep", "attn_dp")
@@ -60,12 +58,12 @@ def asked(draw: st.DrawFn, engine: str, release: tuple[int, ...]) -> dict[str, V
     """Settings that an engine of this release can be told, under any of a knob's names."""
     tp = draw(st.sampled_from([1, 2, 4, 8, 16]))
     values: dict[str, Value] = {_name(draw, ROWS["tp"], engine): tp}
-    for knob in ROWS.values():
-        if knob.spelling(engine, release) is None or not draw(st.booleans()):
-            continue
-        if knob.name in ("tp", "enable_ep_moe", "enable_deepep_moe", "enable_dp_attention"):
-            continue  # the last three are halves of another knob
-        values[_name(draw, knob, engine)] = _value(draw, knob, tp)
+    halves = ("enable_ep_moe", "enable_deepep_moe", "enable_dp_attention")  # of another knob
+    there = [k for k in ROWS.values() if k.spelling(engine, release) and k.name not in ("tp", *halves)]
+    modelled = [k for k in there if k.part is not Part.NOWHERE]
+    chosen = draw(st.lists(st.sampled_from(modelled), max_size=12)) + draw(st.lists(st.sampled_from(there), max_size=6))
+    for knob in {k.name: k for k in chosen}.values():
+        values[_name(draw, knob, engine)] = _value(draw, knob, tp, _choices(knob, engine, release))
     if "attn_dp" in {KNOBS[n].name for n in values}:
         values = {n: v for n, v in values.items() if KNOBS[n].name != "dp"}  # no release takes both
     return values
@@ -75,7 +73,13 @@ def _name(draw: st.DrawFn, knob: KnobRow, engine: str) -> str:
     return draw(st.sampled_from(knob.names(engine)))
 
 
-def _value(draw: st.DrawFn, knob: KnobRow, tp: int) -> Value:
+def _choices(knob: KnobRow, engine: str, release: tuple[int, ...]) -> tuple[str, ...]:
+    spelling = knob.spelling(engine, release)
+    flag = read_flags(engine).get(spelling.flag) if spelling else None
+    return flag.choices(release) if flag else ()
+
+
+def _value(draw: st.DrawFn, knob: KnobRow, tp: int, choices: tuple[str, ...]) -> Value:
     if draw(st.integers(0, 9)) == 0:
         return "default"
     if knob.name in SIZES:
@@ -83,14 +87,15 @@ def _value(draw: st.DrawFn, knob: KnobRow, tp: int) -> Value:
         return tp if knob.name == "ep" else draw(st.sampled_from(smaller))
     if knob.name in OWN_VALUES:
         return draw(st.sampled_from(OWN_VALUES[knob.name]))
-    return draw(VALUES[knob.takes])
+    return draw(st.sampled_from(choices) if choices else VALUES[knob.takes])
 
 
 def meaning(values: dict[str, Value], names: set[str]) -> tuple[object, ...]:
     """All that settings come to: what is modelled, and the rest as it stands."""
-    said = {n: v for n, v in values.items() if n in names}
-    rest = {n: str(v) for n, v in said.items() if n not in ROWS or ROWS[n].part in (Part.NOWHERE, Part.MODEL)}
-    off = {"disable_cuda_graph", "enforce_eager", "enable_expert_parallel"}  # switches that are not thrown
+    # a switch of SGLang that is not thrown is no word of its command line
+    said = {n: v for n, v in values.items() if n in names and (n, v) != ("disable_overlap_schedule", False)}
+    rest = {n: str(v) for n, v in said.items() if n not in ROWS or not ROWS[n].field or ROWS[n].part is Part.MODEL}
+    off = {n for n, row in ROWS.items() if row.takes is Domain.SWITCH}  # switches that are not thrown
     rest = {n: v for n, v in rest.items() if not (n in off and v == "False") and (n, v) != ("moe_a2a_backend", "none")}
     return layout_of(said, 1, None), settings_of(said), rest
 
@@ -131,7 +136,7 @@ def test_settings_come_back_from_vllms_arguments(release: tuple[int, ...], data:
 @pytest.mark.parametrize("release", RELEASES, ids=lambda r: ".".join(map(str, r)))
 def test_every_knob_is_written_in_flags_its_release_has(release: tuple[int, ...]) -> None:
     samples: dict[Domain, list[Value]] = {
-        Domain.SWITCH: [True], Domain.BACKEND: ["fa3"], Domain.SHARE: [0.8], Domain.NUMBER: [0.5],
+        Domain.SWITCH: [True], Domain.SHARE: [0.8], Domain.NUMBER: [0.5],
         Domain.COUNT: [0, 64], Domain.TEXT: ["deepep"],
     }  # fmt: skip
     flags = read_flags("sglang")
@@ -151,8 +156,9 @@ def test_every_name_has_one_knob() -> None:
             for name in knob.names(engine.engine) if knob.spelled.get(engine.engine) else ():
                 assert engine.called(name) == knob.name
     fields = {*Layout.__dataclass_fields__, *EngineSettings.__dataclass_fields__, "dtype", "kv_dtype"}
-    assert all(knob.field in fields for knob in ROWS.values() if knob.part is not Part.NOWHERE)
-    assert ATTENTION_BACKENDS[: len(BACKENDS)] == BACKENDS
+    assert all(knob.field in fields for knob in ROWS.values() if knob.field)
+    assert not [name for name, knob in ROWS.items() if knob.part is Part.NOWHERE and knob.field]
+    assert not [backend for backend in BACKENDS if wrong_value("attention_backend", backend)]
 
 
 @pytest.mark.parametrize(
@@ -254,6 +260,14 @@ def test_a_log_repeats_a_rank_s_share_of_some_numbers_and_the_engine_s_of_others
     assert SGLANG.echo({**said, "chunked_prefill_size": -1}, (0, 5, 3))["chunked_prefill_size"] == -1, "none"
 
 
+def test_a_field_that_is_not_called_as_its_flag_is_still_checked_in_the_log() -> None:
+    """--fp8-gemm-backend fills fp8_gemm_runner_backend, and that is what ServerArgs prints."""
+    said: dict[str, Value] = {"fp8_gemm_runner_backend": "triton"}
+    assert SGLANG.arguments(said, (0, 5, 23)) == ["--fp8-gemm-backend", "triton"]
+    assert SGLANG.echo(said, (0, 5, 23)) == {"fp8_gemm_runner_backend": "triton"}
+    assert SGLANG.from_echo({"fp8_gemm_runner_backend": "triton"}) == {"fp8_gemm_backend": "triton"}
+
+
 @settings(derandomize=True)
 @given(st.integers(1, 10_000), st.integers(1, 512))
 def test_a_rank_has_its_share_of_the_engines_number(total: int, groups: int) -> None:
@@ -281,6 +295,29 @@ def test_what_is_modelled_can_be_told_and_read_back(layout: Layout, chosen: Engi
     again = SGLANG.from_arguments(SGLANG.arguments(values, NEWEST))
     assert settings_of(again) == chosen
     assert layout_of(again, layout.nodes, layout.gpus_per_node) == layout
+
+
+@pytest.mark.parametrize(
+    ("engine", "release", "name", "value", "words"),
+    [
+        ("sglang", (0, 5, 23), "schedule_policy", "hrrn", ""),
+        ("sglang", (0, 5, 12), "schedule_policy", "hrrn", "lpm"),
+        ("sglang", NEWEST, "schedule_policy", "lmp", "lpm"),
+        ("sglang", NEWEST, "attention_backend", "cutlass_mla", ""),  # some release had it
+        ("sglang", (0, 5, 23), "attention_backend", "cutlass_mla", "flashmla"),
+        ("sglang", (0, 5, 23), "load_format", "dumy", "dummy"),  # a flag without a row
+        ("sglang", (0, 5, 23), "schedule_policy", "default", ""),
+        ("vllm", (0, 33, 0), "moe_backend", "Deep-Gemm", ""),  # its parser lowers it
+        ("vllm", (0, 33, 0), "moe_backend", "deepgem", "deep_gemm"),
+        ("vllm", (0, 33, 0), "schedule_policy", "lpm", "fcfs, priority"),  # our name, vLLM's values
+        ("vllm", (0, 33, 0), "enable_dbo", "yes", "true or false"),
+    ],
+)
+def test_a_value_outside_a_closed_set_is_named_with_the_set_of_the_release(
+    engine: str, release: tuple[int, ...], name: str, value: Value, words: str
+) -> None:
+    said = engine_flags(engine).wrong_value(name, value, release)
+    assert words in said and bool(said) == bool(words)
 
 
 def test_flags_without_a_row_are_written_as_they_stand() -> None:

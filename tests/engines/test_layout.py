@@ -16,7 +16,7 @@ from ridgeline.serving.engines.layout import (
 from ridgeline.serving.engines.layout_rules import disaggregated_layouts, layout_problems, require_legal, sort_layouts
 from ridgeline.serving.engines.settings import EngineSettings, default_backend
 from ridgeline.serving.hardware.cluster import load_gpu
-from ridgeline.serving.model.config import load_model
+from ridgeline.serving.model.config import load_model, model_from_config
 from ridgeline.serving.model.model import BYTES_PER_WEIGHT
 
 R1, LLAMA, MIXTRAL = load_model("deepseek-r1"), load_model("llama-8b"), load_model("mixtral-8x7b")
@@ -116,7 +116,7 @@ def test_names() -> None:
         (Layout(tp=8, ep=16), EngineSettings(), "ep 16"),
         (Layout(tp=8, pp=2, nodes=2), EngineSettings(version=(0, 4, 10)), "newer engine"),
         (Layout(tp=8), EngineSettings(attention_backend="trtllm_mla"), "Blackwell"),
-        (Layout(tp=8), EngineSettings(attention_backend="triton", page_size=16), "page size 16"),
+        (Layout(tp=8), EngineSettings(version=(0, 5, 3), attention_backend="triton", page_size=16), "page size 16"),
         (Layout(tp=8, pp=2, nodes=2), EngineSettings(accept_length=2, draft_tokens=4), "pipeline"),
         (Layout(tp=8, attn_dp=8), EngineSettings(accept_length=2, draft_tokens=4), "attention DP"),
         (Layout(tp=12, gpus_per_node=8, nodes=2), EngineSettings(), "whole nodes"),
@@ -205,3 +205,44 @@ def test_sizes_below_one_are_refused() -> None:
         Layout(tp=0)
     with pytest.raises(InputError, match="both or neither"):
         Layout(prefill=Layout())
+
+
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+GLM_AIR = {
+    "model_type": "glm4_moe", "hidden_size": 4096, "num_hidden_layers": 4, "num_attention_heads": 96,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+    "n_routed_experts": 128, "num_experts_per_tok": 8, "n_shared_experts": 1, "first_k_dense_replace": 1,
+    "vocab_size": 151552,
+}  # fmt: skip
+
+
+def _blocks(config: dict[str, object], layout: Layout, **settings: object) -> list[str]:
+    model = model_from_config({**config, "quantization_config": BLOCKS}, name="m", source="test")
+    found = layout_problems(model, layout, settings=EngineSettings(**settings))  # type: ignore[arg-type]
+    return [str(p) for p in found if p.rule in ("fp8-blocks", "expert-width")]
+
+
+def test_fp8_blocks_must_divide_every_matrix_of_a_rank() -> None:
+    """SGLang: Weight output_partition_size = 10944 is not divisible by weight quantization block_n = 128."""
+    assert "10944" in _blocks(GLM_AIR, Layout())[0], "two matrices in one are looked at even where nothing is cut"
+    assert _blocks(GLM_AIR, Layout(), engine="vllm", version=(0, 33)) == []
+    even = {**GLM_AIR, "intermediate_size": 11264}
+    assert _blocks(even, Layout()) == [] == _blocks(even, Layout(tp=8, ep=8))
+    assert "experts 1408 wide" in _blocks(even, Layout(tp=2))[0]
+    dense = {name: value for name, value in even.items() if "expert" not in name and "first_k" not in name}
+    dense |= {"model_type": "llama", "intermediate_size": 11264}
+    assert _blocks(dense, Layout(tp=8)) == []
+    said = _blocks({**dense, "intermediate_size": 9216}, Layout(tp=16, nodes=2))
+    assert "9216 wide cannot be cut for tp 16 in FP8 blocks of 128; use tp 8" in said[0]
+    assert (
+        "9216"
+        in _blocks({**dense, "intermediate_size": 9216}, Layout(tp=16, nodes=2), engine="vllm", version=(0, 33))[0]
+    )
+
+
+def test_fp8_of_another_kind_has_no_blocks() -> None:
+    model = model_from_config({**GLM_AIR, "quantization_config": BLOCKS}, name="m", source="test")
+    assert model.weight_block == 128
+    assert model.with_dtype("bf16").weight_block == 0
+    scaled = model_from_config({**GLM_AIR, "quantization_config": {"quant_method": "fp8"}}, name="m", source="test")
+    assert scaled.weight_block == 0

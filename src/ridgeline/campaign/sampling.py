@@ -49,13 +49,16 @@ def prior_of(study: Study, workload: Workload) -> Prior | None:
 
 
 def unpredicted(found: CheckedStudy) -> list[str]:
-    """That the search starts from nothing, and why, where something could predict this kind of program."""
+    """Of what the search knows nothing before its runs, and why, where something could predict this kind of program."""
     study = found.study
     takes_prior = sampler_class(study.search.sampler).takes_prior
     if not takes_prior or _formula(study) is not None:
         return []
     other = found.workload.predictor()
-    return [f"nothing is predicted before the first run: {other}"] if isinstance(other, str) and other else []
+    if isinstance(other, str):
+        return [f"nothing is predicted before the first run: {other}"] if other else []
+    blind = ", ".join(other.unmodelled())
+    return [f"{blind}: not modelled by the {other.predicts}; the search learns them from runs alone"] if blind else []
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,10 @@ class Workload(ABC):
         for one."""
         return ""
 
+    def unmodelled(self) -> Sequence[str]:
+        """Knobs of the study on which its expectation does not depend: to it their values all look alike."""
+        return ()
+
     @property
     def highest(self) -> float | None:
         """A value of the goal's metric that no setting can exceed, such as what is sent to a server."""

@@ -56,7 +56,7 @@ def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(t
     old = sglang_offline(study(tmp_path, knobs={"moe_runner_backend": ["triton"]}, version="0.4.8"))
     assert "added in 0.5.1" in messages(old)[0]
     new = sglang_offline(study(tmp_path, knobs={"enable_ep_moe": [True]}, version="0.5.23"))
-    assert "removed in 0.5.4" in messages(new)[0]
+    assert "removed in 0.5.3" in messages(new)[0]
 
 
 @pytest.mark.parametrize(
@@ -332,3 +332,18 @@ def test_what_was_recorded_of_a_model_gives_the_same_runs_where_the_model_is_not
     assert second == first
     assert after.paste(asked.baseline) == before.paste(asked.baseline)
     assert after.refusal({"mem_fraction_static": 0.1}) == before.refusal({"mem_fraction_static": 0.1}) != None  # noqa: E711
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"hicache_size": [200], "tp": [8]}, ""),  # no tier without the switch
+        ({"hicache_size": [200], "tp": [8], "enable_hierarchical_cache": [True]}, "take 1,600 GB of a node that has"),
+        ({"hicache_size": [50], "tp": [8], "enable_hierarchical_cache": [True]}, ""),
+    ],
+)
+def test_a_host_tier_must_fit_the_memory_of_a_node(tmp_path: Path, knobs: dict[str, list[object]], words: str) -> None:
+    asked = study(tmp_path, knobs=knobs, version="0.5.18")
+    site = replace(asked.site, memory_bytes_per_node=10**12, gpus_per_node=8)
+    said = sglang_offline(replace(asked, site=site, job=job(gpus="8"))).refusal(trial(asked).settings) or ""
+    assert words in said and bool(said) == bool(words)

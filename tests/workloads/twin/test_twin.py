@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -147,6 +148,21 @@ def _fraction_that_just_misses(twin: TwinWorkload) -> float:
     raise AssertionError("no fraction at which the pool just misses")
 
 
+def test_knobs_that_change_nothing_here_are_a_doubt(tmp_path: Path) -> None:
+    """To the twin all their values are the same: it would call any of them the best."""
+    text = EXAMPLE.read_text().replace("  tp: [2, 4, 8, 16]\n", "  tp: [2, 4, 8, 16]\n  schedule_policy: [fcfs, lpm]\n")
+    shutil.copytree(EXAMPLE.parent, tmp_path / "study")
+    study = tmp_path / "study" / "study.yaml"
+    study.write_text(text.replace("baseline: {tp: 16,", "baseline: {tp: 16, schedule_policy: fcfs,"))
+    told = check_study(study).workload
+    assert isinstance(told, TwinWorkload)
+    (doubt,) = told.doubts()
+    assert doubt.startswith("schedule_policy: not modelled by the twin")
+    chosen = settings(schedule_policy="fcfs")
+    assert told.expectation(chosen) == told.expectation({**chosen, "schedule_policy": "lpm"})
+    assert check_study(EXAMPLE).workload.doubts() == []
+
+
 def test_a_doubt_is_no_refusal(twin: TwinWorkload) -> None:
     risky = settings(mem_fraction_static=0.89)
     assert twin.refusal(risky) is None
@@ -161,10 +177,10 @@ def test_a_doubt_is_no_refusal(twin: TwinWorkload) -> None:
         ({"tp": 8}, "nodes would be idle"),
         ({"tp": 16, "pp": 2}, "32 GPUs"),
         ({"attn_dp": 32}, "does not divide tp 16"),
-        ({"attention_backend": "triton", "page_size": 16}, "page size 16 rules out triton"),
+        ({"attention_backend": "flashmla", "page_size": 16}, "page_size 16 is never applied"),
         ({"attn_dp": 16, "max_running_requests": 8}, "give at least 16"),
         ({"mem_fraction_static": 1.2}, "a share between 0 and 1"),
-        ({"attention_backend": "fa9"}, "one of fa3"),
+        ({"attention_backend": "fa9"}, "attention_backend takes one of"),
         ({"mem_fraction_static": 0.3}, "does not fit"),
     ],
 )

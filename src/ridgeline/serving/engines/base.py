@@ -382,6 +382,10 @@ class ServingEngine:
         """Why this build of the engine certainly does not start so, beyond what holds for every engine."""
         return None
 
+    def host_tier_bytes(self, values: Mapping[str, Value], ranks: int, pool_bytes: float) -> float:
+        """What its tiers of KV cache take of the memory of a node with so many ranks; `pool_bytes` is a rank's own."""
+        return 0.0
+
     def on_processors(self, install: Install, values: Mapping[str, Value]) -> bool:
         """Whether this build, so set under our names, certainly computes on CPUs."""
         return values.get("device") == "cpu"

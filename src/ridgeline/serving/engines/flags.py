@@ -14,8 +14,27 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 
 from ridgeline.records.expression import Value, is_number
-from ridgeline.serving.engines.knobs import KNOBS, ROWS, Domain, KnobRow, Scope, Spelling, engine_total, rank_share
-from ridgeline.serving.engines.releases import OWN_CHOICE, Flag, Version, read_flags, release_meant
+from ridgeline.serving.engines.knobs import (
+    KNOBS,
+    ROWS,
+    Domain,
+    KnobRow,
+    Scope,
+    Spelling,
+    engine_total,
+    not_taken,
+    one_of,
+    rank_share,
+)
+from ridgeline.serving.engines.releases import (
+    NEWEST,
+    OWN_CHOICE,
+    Flag,
+    Version,
+    read_flags,
+    release_meant,
+    release_text,
+)
 
 _USUAL = ("spread", "memory", "requests", "chunk")  # levers
 
@@ -59,8 +78,15 @@ class EngineFlags:
         """Every name of the knobs that a failure calls by this word."""
         return [name for knob in self._rows if knob.lever == lever for name in knob.names(self.engine)]
 
-    def wrong_value(self, name: str, value: object) -> str:
-        """Why this knob cannot have this value; empty when it can, and for names that have no row."""
+    def wrong_value(self, name: str, value: Value, release: Version) -> str:
+        """Why no server of this release has this value; empty when one may. Of a release that is not known the newest
+        is meant, and what any other takes is let pass."""
+        version = None if release == NEWEST else release
+        for said, meant in self.fields({name: value}, release).items():
+            flag = self.flags.get(said)
+            if flag is not None and not flag.takes_value(meant, version):
+                taken = f"{one_of(flag.choices(version))} with {release_text(self.engine, release)}"
+                return not_taken(name, value, taken)
         knob = self._knobs.get(self.called(name))
         return knob.wrong_value(name, value) if knob else ""
 
@@ -140,7 +166,8 @@ class EngineFlags:
         values = self.canonical(given)
         groups = _groups(values)
         shown = {name: _printed(self._knobs.get(name), value, groups) for name, value in values.items()}
-        return self.fields(shown, release)
+        held = {s.flag: s.held for knob in self._knobs.values() for s in knob.spelled[self.engine] if s.held}
+        return {held.get(name, name): value for name, value in self.fields(shown, release).items()}
 
     def from_arguments(self, arguments: Sequence[str]) -> dict[str, Value]:
         """The settings of a command line; what is no flag is passed over."""

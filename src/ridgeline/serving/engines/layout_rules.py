@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from ridgeline import catalog
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.layout import Layout, disaggregated, group_layout
 from ridgeline.serving.engines.releases import Version, release_meant
-from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings
+from ridgeline.serving.engines.settings import DEFAULTS, EngineDefaults, EngineSettings
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.layer_parts import Attention
 from ridgeline.serving.model.model import Model
@@ -39,15 +40,28 @@ class _Checked:
     gpu: Gpu | None
     settings: EngineSettings
     role: str
+    dense_whole: bool
+
+    @property
+    def own(self) -> EngineDefaults | None:
+        found: EngineDefaults | None = catalog.part("engines", self.settings.engine).defaults
+        return found
 
 
 def layout_problems(
-    model: Model, layout: Layout, gpu: Gpu | None = None, settings: EngineSettings = DEFAULTS, role: str = "both"
+    model: Model,
+    layout: Layout,
+    gpu: Gpu | None = None,
+    settings: EngineSettings = DEFAULTS,
+    role: str = "both",
+    *,
+    dense_whole: bool = False,
 ) -> list[LayoutProblem]:
-    """Every rule this layout breaks under these settings; empty when the engine would start."""
+    """Every rule this layout breaks under these settings; empty when the engine would start. `dense_whole`: dense
+    feed-forward parts are not cut (`moe_dense_tp_size: 1`)."""
     if layout.disaggregated:
         return [p for name, lay in layout.roles.items() for p in layout_problems(model, lay, gpu, settings, name)]
-    case = _Checked(model, layout, gpu, settings, role)
+    case = _Checked(model, layout, gpu, settings, role, dense_whole)
     return [problem for rule in _RULES for problem in rule(case)]
 
 
@@ -149,14 +163,66 @@ def _shares_heads(attention: Attention, ranks: int) -> bool:
     return attention.mla or max(ranks, attention.kv_heads) % min(ranks, attention.kv_heads) == 0
 
 
-def _width(case: _Checked) -> Iterator[LayoutProblem]:
-    """Slices of a quantised weight must be whole quantisation blocks."""
+def _blocks(case: _Checked) -> Iterator[LayoutProblem]:
+    """Slices of a quantised weight must be whole quantisation blocks.
+
+    SGLang stops at "Weight output_partition_size = 10944 is not divisible by weight quantization block_n = 128": in
+    srt/layers/quantization/fp8.py (0.4.8 to 0.5.23) it looks at each part of a matrix made of several, cut or whole,
+    and at others where they are cut. vLLM's fp8_utils.py does the same, but for matrices made of several, which its
+    releases after 0.12 let pass (`allow_fp8_block_shape_mismatch`, model_executor/layers/linear.py).
+    """
     model, layout = case.model, case.layout
-    block = 128 if model.dtype == "fp8" else 1
-    if model.experts is not None and layout.ep == 1 and model.experts.width % (layout.tp * block):
-        best = max(d for d in _divisors(max(1, model.experts.width // block)) if d <= layout.tp)
-        text = f"experts {model.experts.width} wide cannot be cut for tp {layout.tp} in blocks of {block}"
-        yield LayoutProblem("expert-width", text, f"use tp {best}, or keep experts whole with ep {layout.tp}")
+    if case.gpu is not None and case.gpu.generation.startswith("cdna"):
+        return  # AMD's kernels pad
+    in_fp8, parts = model.weights_dtype == "fp8", max(1, layout.tp // layout.ep)
+    block = (model.weight_block or 128) if in_fp8 else 1
+    width = model.experts.width if model.experts is not None else 0
+    if width % (parts * block) and (parts > 1 or (in_fp8 and model.weight_block)):
+        if width % block:
+            yield _block_problem("an expert", width, parts, block)
+            return
+        text = f"experts {width} wide cannot be cut for tp {parts} in blocks of {block}"
+        remedy = f"use tp {_most_whole(width, block, parts)}, or keep experts whole with ep {layout.tp}"
+        yield LayoutProblem("expert-width", text, remedy)
+    elif model.weight_block:
+        yield from _cut_blocks(case)
+
+
+def _cut_blocks(case: _Checked) -> Iterator[LayoutProblem]:
+    """Of dense and shared feed-forward parts and of attention. Under attention DP each rank may hold the dense parts
+    whole (`moe_dense_tp_size`), and with experts spread the shared ones: then nothing is certain but for one rank."""
+    model, layout, block = case.model, case.layout, case.model.weight_block
+    merged = case.own is None or case.own.merged_blocks_whole(case.settings)
+    for row in model.matrices:
+        down, whole = row.name.endswith("_down"), row.name.endswith("_gate_up")
+        if row.dtype != "fp8" or row.part == "experts":
+            continue
+        if row.part in ("dense_ffn", "shared_experts") and (down or whole):
+            width = row.rows if down else row.cols // 2
+            spread = layout.attn_dp > 1 or case.dense_whole or (row.part == "shared_experts" and layout.ep > 1)
+            ranks = 1 if spread else layout.tp
+        elif row.name in ("o_proj", "q_b_proj", "kv_b_proj"):
+            width = row.rows if row.name == "o_proj" else row.cols
+            ranks, whole = layout.tp if layout.attn_dp == 1 else 1, False
+        else:
+            continue
+        if width % (ranks * block) and (ranks > 1 or whole) and (not whole or merged):
+            yield _block_problem(row.name, width, ranks, block)
+            return
+
+
+def _block_problem(name: str, width: int, ranks: int, block: int) -> LayoutProblem:
+    cut = f"{name} {width} wide cannot be cut for tp {ranks}" if ranks > 1 else f"{name} is {width} wide, which is no"
+    if width % block:
+        remedy = "serve these weights in 16 bits, or quantised otherwise: no tp makes whole blocks of them"
+    else:
+        remedy = f"use tp {_most_whole(width, block, ranks)}"
+    blocks = f"in FP8 blocks of {block}" if ranks > 1 else f"multiple of its FP8 blocks of {block}"
+    return LayoutProblem("fp8-blocks", f"{cut} {blocks}", remedy)
+
+
+def _most_whole(width: int, block: int, ranks: int) -> int:
+    return math.gcd(width // block, ranks)
 
 
 def _attention_dp(case: _Checked) -> Iterator[LayoutProblem]:
@@ -239,8 +305,10 @@ def other_makers(backend: object, gpu: Gpu) -> LayoutProblem | None:
 
 def _backend(case: _Checked) -> Iterator[LayoutProblem]:
     backend, page = case.settings.attention_backend, case.settings.page_size
-    if case.model.attention.mla and page > 1 and backend in ("flashinfer", "triton"):
-        text = f"page size {page} rules out {backend} for MLA"
+    # later ones look up each token of a page where a kernel has none (docs/advanced_features/attention_backend.md)
+    early = release_meant(case.settings.version) < (0, 5, 4)
+    if early and case.model.attention.mla and page > 1 and backend in ("flashinfer", "triton"):
+        text = f"page size {page} rules out {backend} for MLA before SGLang 0.5.4"
         yield LayoutProblem("page-size", text, "use page size 1, or fa3 (any), flashmla (64) or cutlass_mla (128)")
     if backend is not None and "mla" in backend and not case.model.attention.mla:
         text = f"{backend} computes multi-head latent attention, {case.model.name} has none"
@@ -274,7 +342,7 @@ _RULES: tuple[Callable[[_Checked], Iterator[LayoutProblem]], ...] = (
     _gpus,
     _whole_nodes,
     _heads,
-    _width,
+    _blocks,
     _attention_dp,
     _experts,
     _stages,

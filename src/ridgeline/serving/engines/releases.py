@@ -1,7 +1,8 @@
 """The flags an engine's releases have, and how a value is written on their command line.
 
-The lists are literal files, flags.txt in each engine's folder, read from the releases themselves. Where an engine can
-be imported, its own list is read instead: ours decides nothing that the engine can say itself.
+The lists are literal files, flags.txt in each engine's folder, read from the releases themselves by
+scripts/engine-flags. Where an engine can be imported, its own list is read instead: ours decides nothing that the
+engine can say itself.
 """
 
 from __future__ import annotations
@@ -53,15 +54,36 @@ def release_text(engine: str, version: Version) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """`kind` is value, switch (there or not), toggle (--x or --no-x) or list. `gone`: the first release without it."""
+    """`kind` is value, switch (there or not), toggle (--x or --no-x) or list. `gone`: the first release without it.
+
+    `takes` are the values of a closed set, as flags.txt has them; nothing: whatever can be read.
+    """
 
     name: str
     kind: str
     since: Version = ()
     gone: Version = _NEVER
+    takes: tuple[str, ...] = ()
 
     def there(self, version: Version) -> bool:
         return self.since <= release_meant(version)[: max(3, len(self.since))] < self.gone
+
+    def choices(self, version: Version | None = None) -> tuple[str, ...]:
+        """What this release takes, or any where none is named; empty where it takes anything."""
+        found = []
+        for text in self.takes:
+            value, _, span = text.removeprefix("~").partition("@")
+            since, _, gone = span.partition("..")
+            if version is None or Flag("", "", parse_version(since), parse_version(gone) or _NEVER).there(version):
+                found.append(value)
+        return tuple(found)
+
+    def takes_value(self, value: object, version: Version | None = None) -> bool:
+        choices, said = self.choices(version), str(value)
+        if self.takes and self.takes[0].startswith("~"):
+            return not choices or said.lower().replace("-", "_") in {choice.lower() for choice in choices}
+        words = said.replace(",", " ").split() if self.kind == "list" else [said]
+        return not choices or all(word in choices for word in words)
 
     def arguments(self, value: Value) -> list[str]:
         """The flag on a command line; nothing where the value says to leave it out."""
@@ -83,8 +105,8 @@ def read_flags(engine: str) -> Mapping[str, Flag]:
     found = {}
     for line in (resources.files("ridgeline.serving.engines") / engine / "flags.txt").read_text().splitlines():
         if line.strip() and not line.startswith("#"):
-            name, kind, since, gone = line.split()
-            found[name] = Flag(name, kind, parse_version(since), parse_version(gone) or _NEVER)
+            name, kind, since, gone, *takes = line.split()
+            found[name] = Flag(name, kind, parse_version(since), parse_version(gone) or _NEVER, tuple(takes))
     return found
 
 

@@ -64,6 +64,7 @@ class EngineSettings:
     draft_branches: int = 1  # --speculative-eagle-topk: branches of the tree of drafts
     experts: str = ""  # how tokens find their experts, as `behaviour.parse_routing` has it; "": by a trained router
     draft_overlap: bool | None = None  # the host works ahead of drafts too (SGLANG_ENABLE_SPEC_V2); None: by release
+    overlap: bool | None = None  # the host prepares a step while the GPU computes the one before; None: by release
     mixed_chunk: bool = False  # prompts and decode tokens share a step (SGLang's --enable-mixed-chunk; vLLM always)
     recv_interval: int = 1  # decode steps between two looks for new requests (SGLang's --scheduler-recv-interval)
     tokenizer_workers: int = 1  # processes that tokenise prompts (--tokenizer-worker-num; vLLM's --api-server-count)
@@ -163,11 +164,15 @@ class EngineDefaults:
 
     def overlaps(self, settings: EngineSettings) -> bool:
         """Whether the host prepares a step while the GPU computes the one before."""
-        return True
+        return settings.overlap is not False
 
     def admits_whole_prompts(self, settings: EngineSettings) -> bool:
         """Whether a mixed step takes a request on only when all of its prompt has room, not just the next piece."""
         return False
+
+    def merged_blocks_whole(self, settings: EngineSettings) -> bool:
+        """Whether each part of a matrix made of several must be whole FP8 blocks."""
+        return True
 
     def kernel_set(self, settings: EngineSettings) -> str:
         """The measured kernels that this release's resemble most; empty: those of the newest SGLang."""

@@ -122,7 +122,7 @@ def _values(cells: Mapping[str, str], where: str) -> dict[str, Value]:
 
 def _cell(name: str, text: str, where: str) -> Value:
     takes = KNOBS[name].takes
-    if takes in (Domain.TEXT, Domain.BACKEND):
+    if takes is Domain.TEXT:
         value: Value = text
     elif takes is Domain.SWITCH:
         value = text.lower() in ("yes", "true", "1")

@@ -256,7 +256,7 @@ def tuned_blocks(model: Model, layout: Layout, gpu: Gpu, applied: Applied) -> bo
     """Whether the kernels of experts in FP8 blocks have tiles tuned for their shape, as far as SGLang's are known."""
     experts, shipped = model.experts, TUNED_BLOCKS.get(gpu.name)
     own = defaults_of(applied.engine)
-    if experts is None or shipped is None or model.weights_dtype != "fp8" or not own.deepseek_kernels:
+    if experts is None or shipped is None or not model.weight_block or not own.deepseek_kernels:
         return True
     if own.deepep and layout.ep > 1 and layout.attn_dp > 1:  # DeepGEMM computes what DeepEP brings
         return True

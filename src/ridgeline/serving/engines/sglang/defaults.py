@@ -89,8 +89,8 @@ class SglangDefaults(EngineDefaults):
         return _since(settings, 0, 5, 10) and not model.attention.mla and not model.state_bytes_per_request
 
     def overlaps(self, settings: EngineSettings) -> bool:
-        if settings.draft_tokens == 1:
-            return True
+        if settings.draft_tokens == 1 or settings.overlap is False:
+            return settings.overlap is not False
         return _since(settings, *_DRAFTS_OVERLAP) if settings.draft_overlap is None else settings.draft_overlap
 
     def kernel_set(self, settings: EngineSettings) -> str:

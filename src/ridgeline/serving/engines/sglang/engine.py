@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.records.launch import OnNode
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import OWN_LOG
@@ -43,6 +43,7 @@ from ridgeline.serving.engines.base import (
     known,
 )
 from ridgeline.serving.engines.behaviour import UNIFORM
+from ridgeline.serving.engines.exclusions import excluded
 from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.layout import Layout
@@ -52,6 +53,7 @@ from ridgeline.serving.engines.releases import Version, release_meant
 from ridgeline.serving.engines.settings import EngineSettings, layout_of, role_of, values_of
 from ridgeline.serving.engines.sglang.defaults import SglangDefaults
 from ridgeline.serving.engines.sglang.drafts import draft_refusal
+from ridgeline.serving.engines.sglang.exclusions import EXCLUSIONS
 from ridgeline.serving.engines.sglang.failures import TEXTS, VALUES_TO_TRY
 from ridgeline.serving.engines.sglang.log import (
     READY,
@@ -331,10 +333,15 @@ class Sglang(ServingEngine):
                 return reason
         if (reason := draft_refusal(model, values)) is not None:
             return reason
-        page, chunk = values.get("page_size"), values.get("chunked_prefill_size")
-        if isinstance(page, int) and isinstance(chunk, int) and page > 1 and chunk > 0 and chunk % page:
-            return f"chunked_prefill_size {chunk} is not a multiple of page_size {page}"
-        return None
+        return excluded(EXCLUSIONS, values, version)
+
+    def host_tier_bytes(self, values: Mapping[str, Value], ranks: int, pool_bytes: float) -> float:
+        """Every rank has a tier of its own: `hicache_size` GB of 10^9 bytes, or `hicache_ratio` times its KV pool."""
+        if values.get("enable_hierarchical_cache") is not True:
+            return 0.0
+        size, ratio = values.get("hicache_size"), values.get("hicache_ratio", 0.0)
+        each = float(size) * 1e9 if is_number(size) and size else float(ratio) * pool_bytes if is_number(ratio) else 0.0
+        return ranks * each
 
     def introspect(self) -> str:
         return _INTROSPECT

@@ -20,8 +20,10 @@ from ridgeline.serving.model.model import Model
 _FRACTIONS = {(0, 20): 0.92, (0, 0): 0.9}
 # Asynchronous scheduling is on by default since 0.14; before, every step waited for the host.
 _OVERLAP_SINCE = (0, 14)
-# scheduler_reserve_full_isl, proposed in March 2026 and on in 0.32; the first release is guessed from the date.
+# scheduler_reserve_full_isl, in EngineArgs since 0.19 and on by default
 _WHOLE_PROMPTS_SINCE = (0, 19)
+# The first release that lets merged matrices pass whose parts are no whole FP8 blocks; 0.12 did not, 0.17 does.
+_MERGED_BLOCKS_SINCE = (0, 13)
 _GRAPHS = 512  # sequences that its graphs reach
 # what vLLM takes out of its share besides weights and KV
 _TAKEN_OUT = ("activations", "logits")
@@ -46,10 +48,13 @@ class VllmDefaults(EngineDefaults):
         return True  # compiled as a whole, launched in a few pieces
 
     def overlaps(self, settings: EngineSettings) -> bool:
-        return settings.version >= _OVERLAP_SINCE
+        return settings.version >= _OVERLAP_SINCE if settings.overlap is None else settings.overlap
 
     def admits_whole_prompts(self, settings: EngineSettings) -> bool:
         return settings.version >= _WHOLE_PROMPTS_SINCE
+
+    def merged_blocks_whole(self, settings: EngineSettings) -> bool:
+        return settings.version < _MERGED_BLOCKS_SINCE
 
     def kernel_set(self, settings: EngineSettings) -> str:
         return "vllm"

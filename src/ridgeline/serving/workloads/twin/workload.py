@@ -59,6 +59,10 @@ from ridgeline.workloads.run_folder import filling, job_in
 LOG, BENCH, PLAY = "sglang.log", "bench.json", "play.txt"
 # By how much a KV pool may miss its first token and still be tried: the memory model is not better than this.
 _DOUBT_BYTES = 1.0 * GIB
+_BLIND = (
+    "not modelled by the twin, to which all their values are the same: this study can't tell which is best; leave them "
+    "out, or measure them on the engine"
+)
 _ROOMY = 0.7  # share of a KV pool up to which its size changed nothing
 _SENSITIVITY_REQUESTS = 200  # simulated to learn what the speed of a setting rests on
 _MEMORY_SPREAD_BYTES = 1.5 * GIB  # standard deviation of what the model of memory leaves out
@@ -93,7 +97,7 @@ class TwinWorkload(Workload):
         self._options = read_options(study, self._engine.name, known)
         self._names = KnobNames(study, self._engine_arguments, self._engine)
         self._cases: dict[tuple[object, ...], _Case | str] = {}
-        self._results: dict[tuple[object, ...], SimulationResult | None] = {}
+        self._results: dict[tuple[Deployment, int], SimulationResult | None] = {}
         self._roomy: dict[Deployment, tuple[int, SimulationResult]] = {}  # tokens of the KV pool, and the result
         self._sensitivities: dict[tuple[object, ...], tuple[float, ...]] = {}
         self._plays: dict[tuple[object, ...], str] = {}
@@ -124,6 +128,13 @@ class TwinWorkload(Workload):
     def remarks(self, settings: Settings) -> list[str]:
         return self._names.rate_remarks()
 
+    def unmodelled(self) -> list[str]:
+        return self._names.unmodelled()
+
+    def doubts(self) -> list[str]:
+        blind = ", ".join(self.unmodelled())
+        return [f"{blind}: {_BLIND}"] if blind else []
+
     def programs(self) -> Mapping[str, object]:
         return self._engine_arguments.model_record
 
@@ -145,7 +156,7 @@ class TwinWorkload(Workload):
         chance = 1.0
         if self._engine.simulated:
             chance = min(max(NormalDist().cdf(case.plan.margin_bytes / _MEMORY_SPREAD_BYTES), 0.01), 0.99)
-        result = self._result(settings, case)
+        result = self._result(case)
         mean = None if result is None else _predicted(self._study.goal.metric, result)
         if mean is None or result is None:
             return Expectation(chance=chance)
@@ -210,11 +221,11 @@ class TwinWorkload(Workload):
 
     def _play(self, settings: Settings, case: _Case) -> str:
         values = self._values(settings)
-        key = (*self._key(settings), *values.items())
+        key = self._key(settings)
         if key not in self._plays:
             echo = self._engine.flags.echo(values, self._release)
             model = {"model_path": self._study.workload.options["model"]}
-            play = compose(case.deployment, case.plan, self._result(settings, case), model | echo)
+            play = compose(case.deployment, case.plan, self._result(case), model | echo)
             if self._options.precompiled:
                 play.compile_s = 0.0
             self._plays[key] = play.text
@@ -300,7 +311,8 @@ class TwinWorkload(Workload):
             return reason
         layout, role = layout_of(values, asked.nodes, asked.gpus or cluster.node.gpus), role_of(values)
         engine, kept = settings_of(values, self._options.version), model_of(model, values)
-        if illegal := layout_problems(model, layout, cluster.gpu, engine, role):
+        dense_whole = values.get("moe_dense_tp_size") == 1
+        if illegal := layout_problems(model, layout, cluster.gpu, engine, role, dense_whole=dense_whole):
             return str(illegal[0])
         meant = self._engine.meant(values, lambda: plan_memory(kept, cluster.gpu, layout, engine, role), cluster.gpu)
         engine = behaving(settings_of(meant, self._options.version), self._engine_arguments, values, model)
@@ -315,9 +327,9 @@ class TwinWorkload(Workload):
     def _longest_tokens(self) -> int:
         return self._options.traffic.longest_tokens() if self._options.traffic else 0
 
-    def _result(self, settings: Settings, case: _Case) -> SimulationResult | None:
+    def _result(self, case: _Case) -> SimulationResult | None:
         """None where the engine does not come up."""
-        key = self._key(settings)
+        key = case.deployment, case.plan.kv_tokens  # knobs that are not modelled make no other case of it
         if key not in self._results:
             try:
                 self._results[key] = self._with_room(case)
@@ -340,9 +352,9 @@ class TwinWorkload(Workload):
         return result
 
     def _key(self, settings: Settings) -> tuple[object, ...]:
-        """Settings that come to the same simulation have the same."""
-        values, asked = self._names.values(settings), self._study.job.resources(settings)
-        return (asked.nodes, asked.gpus, *(values.get(name) for name in (*ROWS, LOAD_FORMAT)))
+        """Settings that are told the engine in the same words have the same."""
+        values, asked = self._values(settings), self._study.job.resources(settings)
+        return (asked.nodes, asked.gpus, *sorted(values.items(), key=lambda named: named[0]))
 
 
 def _peak(result: SimulationResult) -> float:
