@@ -38,6 +38,7 @@ from ridgeline.serving.twin.operators import (
 )
 from ridgeline.serving.twin.priors import (
     AGREE_S,
+    DRAFT_AHEAD_S,
     DRAFT_PHASE_S,
     DRAFT_PHASES,
     DRAFT_PLAN_S,
@@ -239,7 +240,7 @@ class StepTime:
         rank_rows = math.ceil(micro / self.layout.attn_dp)
         each_s = self._drafter.one_layer_s(rank_rows * branches, micro * branches, micro * branches)
         again_s = self._drafter.one_layer_s(rank_rows * drafts, micro * drafts, micro)
-        wait_s = DRAFT_PHASES * DRAFT_PHASE_S
+        wait_s = DRAFT_PHASES * (DRAFT_AHEAD_S if self.applied.overlap else DRAFT_PHASE_S)
         if self.applied.backend in PLANNED_BACKENDS:
             wait_s += (drafts + 1) * DRAFT_PLAN_S
         return [
