@@ -12,6 +12,8 @@ from typing import Any
 Release = tuple[int, ...]
 RELEASES: list[Release] = [*((0, 4, n) for n in range(8, 11)), *((0, 5, n) for n in range(1, 24))]
 ATTENTION_DP: Release = (0, 5, 22)
+# flags whose field is called otherwise
+HELD = {"fp8_gemm_backend": "fp8_gemm_runner_backend", "fp4_gemm_backend": "fp4_gemm_runner_backend"}
 
 
 def parsed(arguments: Sequence[str], release: Release) -> dict[str, Any]:
@@ -27,6 +29,7 @@ def parsed(arguments: Sequence[str], release: Release) -> dict[str, Any]:
     words = list(arguments)
     while words:
         name = words.pop(0).removeprefix("--").replace("-", "_")
+        name = HELD.get(name, name)
         values = []
         while words and not words[0].startswith("--"):
             values.append(words.pop(0))

@@ -59,7 +59,9 @@ def asked(draw: st.DrawFn, engine: str, release: tuple[int, ...]) -> dict[str, V
     tp = draw(st.sampled_from([1, 2, 4, 8, 16]))
     values: dict[str, Value] = {_name(draw, ROWS["tp"], engine): tp}
     halves = ("enable_ep_moe", "enable_deepep_moe", "enable_dp_attention")  # of another knob
-    there = [k for k in ROWS.values() if k.spelling(engine, release) and k.name not in ("tp", *halves)]
+    flags = engine_flags(engine)
+    known = [k for k in ROWS.values() if k.spelling(engine, release) and not flags.missing(k.name, release)]
+    there = [k for k in known if k.name not in ("tp", *halves)]
     modelled = [k for k in there if k.part is not Part.NOWHERE]
     chosen = draw(st.lists(st.sampled_from(modelled), max_size=12)) + draw(st.lists(st.sampled_from(there), max_size=6))
     for knob in {k.name: k for k in chosen}.values():
