@@ -369,7 +369,7 @@ class SglangReader:
         elif "KV Cache is allocated" in message:
             yield from _kv_pool(stamp, message)
         # what an assertion says of the pool is no line of limits
-        elif "max_total_num_tokens=" in message and "chunked_prefill_size=" in message:
+        elif "max_total_num_tokens=" in message and "max_running_requests=" in message:
             limits = _limits(stamp, message)
             if limits is not None:
                 self.ready = True
