@@ -14,7 +14,7 @@ from ridgeline.serving.engines.layout import (
     rank_weight_bytes,
 )
 from ridgeline.serving.engines.layout_rules import disaggregated_layouts, layout_problems, require_legal, sort_layouts
-from ridgeline.serving.engines.settings import EngineSettings, default_backend
+from ridgeline.serving.engines.settings import EngineSettings, defaults_of
 from ridgeline.serving.hardware.cluster import load_gpu
 from ridgeline.serving.model.config import load_model, model_from_config
 from ridgeline.serving.model.model import BYTES_PER_WEIGHT
@@ -150,9 +150,11 @@ def test_back_ends_of_one_maker_are_refused_on_the_others_gpus() -> None:
 
 def test_the_back_end_that_sglang_takes_on_amd() -> None:
     amd = load_gpu("mi300x")
-    assert default_backend(LLAMA, amd, Layout(tp=8)) == "aiter"
+    own = defaults_of("sglang").backend
+    assert own(LLAMA, amd, Layout(tp=8)) == "aiter"
+    assert defaults_of("vllm").backend(LLAMA, amd, Layout(tp=8)) == "triton"
     # of latent attention it has kernels for 16 and 128 heads a rank
-    assert [default_backend(R1, amd, Layout(tp=tp)) for tp in (1, 8, 4)] == ["aiter", "aiter", "triton"]
+    assert [own(R1, amd, Layout(tp=tp)) for tp in (1, 8, 4)] == ["aiter", "aiter", "triton"]
 
 
 def test_more_rules() -> None:

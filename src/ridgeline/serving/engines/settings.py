@@ -150,6 +150,14 @@ class EngineDefaults:
     deepseek_kernels: bool = False
     deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
 
+    def backend(self, model: Model, gpu: Gpu, layout: Layout) -> str:
+        """Its attention kernels; where no engine's own are known, those that are written in Triton."""
+        if gpu.generation == "blackwell":
+            return "trtllm_mla" if model.attention.mla else "flashinfer"
+        if gpu.is_amd:
+            return "triton"
+        return "fa3" if gpu.generation == "hopper" else "flashinfer"
+
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         raise NotImplementedError
 
@@ -208,7 +216,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         running = min(running, state_slots(model, layout, pool_tokens) * layout.attn_dp)
     graph, prefill_graph = settings.cuda_graph_max_bs, settings.prefill_graph
     return Applied(
-        backend=settings.attention_backend or default_backend(model, gpu, layout),
+        backend=settings.attention_backend or own.backend(model, gpu, layout),
         # attention DP and pipeline stages each divide the limit; a rank keeps at least one
         running_limit=max(running, layout.attn_dp * layout.pp),
         graph_max_bs=own.graph_max_bs(settings, gpu, layout) if graph is None else graph,
@@ -230,16 +238,6 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         kernel_set=own.kernel_set(settings),
         experts=settings.experts,
     )
-
-
-def default_backend(model: Model, gpu: Gpu, layout: Layout) -> str:
-    if gpu.generation == "blackwell":
-        return "trtllm_mla" if model.attention.mla else "flashinfer"
-    if gpu.is_amd:
-        # SGLang 0.5.10 to 0.5.23 (model_override_base.py): of latent attention aiter knows 16 and 128 heads a rank
-        heads = max(1, model.attention.heads // layout.tp)
-        return "triton" if model.attention.mla and heads not in (16, 128) else "aiter"
-    return "fa3" if gpu.generation == "hopper" else "flashinfer"
 
 
 _ENGINE = re.compile(r"([a-z]\w*?)(?:[:=@ ]*v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev)\d*)*)?")

@@ -19,7 +19,7 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import graphless, layout_problems
 from ridgeline.serving.engines.memory import MemoryPlan, plan_memory, roomiest_plan
 from ridgeline.serving.engines.releases import USUAL_ENGINE
-from ridgeline.serving.engines.settings import PREFILL_RANK_TOKENS, EngineSettings, default_backend, resolve
+from ridgeline.serving.engines.settings import PREFILL_RANK_TOKENS, EngineSettings, defaults_of, resolve
 from ridgeline.serving.hardware.cluster import Cluster
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.requests import Slo
@@ -201,11 +201,11 @@ def _with_defaults(
     question: PlanQuestion, layout: Layout, role: str, chunk: int | None, *, mixed: bool
 ) -> EngineSettings:
     """The settings of the question, with values for what it leaves open and what does not depend on the batch."""
-    q = question
+    q, own = question, defaults_of(question.settings.engine)
     without = graphless(layout, role, q.settings.version)
     return replace(
         q.settings,
-        attention_backend=q.settings.attention_backend or default_backend(q.model, q.cluster.gpu, layout),
+        attention_backend=q.settings.attention_backend or own.backend(q.model, q.cluster.gpu, layout),
         chunked_prefill_size=chunk or q.settings.chunked_prefill_size,
         # the published recipes start prefill servers without graphs
         prefill_graph=False if role == "prefill" or without else q.settings.prefill_graph,

@@ -62,6 +62,14 @@ class SglangDefaults(EngineDefaults):
     current = CURRENT_VERSION
     deepseek_kernels = deepep = True
 
+    def backend(self, model: Model, gpu: Gpu, layout: Layout) -> str:
+        """Of AMD's, as 0.5.10 to 0.5.23 choose (model_override_base.py): of latent attention aiter knows 16 and 128
+        heads a rank."""
+        heads = max(1, model.attention.heads // layout.tp)
+        if gpu.is_amd and (not model.attention.mla or heads in (16, 128)):
+            return "aiter"
+        return super().backend(model, gpu, layout)
+
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         return PREFILL_RANK_TOKENS * layout.attn_dp if uses_deepep(layout) else _engine_chunk(settings, gpu)
 
