@@ -204,10 +204,10 @@ def test_a_depth_that_cannot_keep_so_many_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "key", "says"),
     [
-        ("sglang-serve", {"experts": "zipf:1.2"}, "experts", "cannot be made to route by zipf:1.2: it can uniform"),
+        ("sglang-serve", {"experts": "zipf:1.2"}, "experts", "cannot be made to route by zipf:1.2: it knows uniform"),
         ("sglang-serve", {"experts": "normal"}, "experts", "write uniform or as-loaded"),
         ("sglang-serve", {"experts": "uniform", "version": "0.5.12"}, "experts", "0.5.13 and later have"),
-        ("vllm-serve", {"experts": "zipf:1.2"}, "experts", "it can uniform and normal"),
+        ("vllm-serve", {"experts": "zipf:1.2"}, "experts", "it knows uniform and normal"),
         ("sglang-serve", {"accept_length": 2.5, "version": "0.5.2"}, "accept_length", "SGLang 0.5.3 and later can"),
         ("vllm-serve", {"accept_length": 2.5, "version": "0.19.1"}, "accept_length", "vLLM 0.20 and later can"),
         ("sglang-serve", {"experts": "evenly"}, "experts", "'evenly' is not known"),

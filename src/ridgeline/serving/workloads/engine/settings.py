@@ -363,7 +363,7 @@ class DummyWeights:
         if routing not in (TRAINED, AS_LOADED):
             known = switch.values if switch is not None and release_meant(release) >= switch.since else ()
             if routing not in known:
-                can = f"it can {' and '.join(known)}" if known else f"it has no switch for it{_since(switch)}"
+                can = f"it knows {' and '.join(known)}" if known else f"it has no switch for it{_since(switch)}"
                 yield Problem(
                     ("workload", "experts"),
                     f"{release_text(self._dialect.name, release)} cannot be made to route by {routing}: {can}; write "
