@@ -116,9 +116,9 @@ class Acceptance:
         if self.fixed > drafted + 1:
             need = math.ceil(self.fixed) - 1
             raise InputError(
-                f"an accept length of {self.fixed:g} needs at least {need} drafted token{'s' * (need > 1)}, this setting "
-                f"drafts {drafted}; draft more, or give the lengths of each depth (accept_length: [1.8, 2.3, 2.5], or the "
-                "name of a curve)"
+                f"an accept length of {self.fixed:g} needs at least {need} drafted token{'s' * (need > 1)}, this "
+                f"setting drafts {drafted}; draft more, or give the lengths of each depth (accept_length: [1.8, 2.3, "
+                "2.5], or the name of a curve)"
             )
         return self.fixed
 
