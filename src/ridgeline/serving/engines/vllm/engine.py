@@ -299,6 +299,7 @@ def _figures(log: VllmLog) -> tuple[Measurement, ...]:
         ("graph_capture_s", log.graphs_s),
         ("retractions", log.preemptions if log.kv_caches else None),
         ("peak_running", max((r.running for r in log.throughput if r.running is not None), default=None)),
+        ("accept_length", log.accept_length),
     )
     return known(figures, OWN_LOG)
 
