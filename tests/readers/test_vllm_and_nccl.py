@@ -75,7 +75,7 @@ def test_vllm_v0() -> None:
     [
         ("ValueError: To serve at least one request with the model's max seq len (131072), 16 GiB", "pool-too-small"),
         ("ValueError: User-specified max_model_len (9) is greater than the derived max_model_len (8)", "rejected"),
-        ("ValueError: Total number of attention heads (5) must be divisible by tensor parallel size (2).", "rejected"),
+        ("ValueError: Total number of attention heads (5) must be divisible by tensor parallel size (2).", "split"),
         ("RuntimeError: Engine core initialization failed. See root cause above.", "child-died"),
     ],
 )
