@@ -75,6 +75,30 @@ def test_sglang(release: Version, given: dict[str, Value], words: str) -> None:
             "fewer than max_model_len 8192",
         ),
         ((0, 33, 0), {"long_prefill_token_threshold": 9000, "max_model_len": 8192}, "more than max_model_len"),
+        ((0, 32, 0), {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}, ""),
+        ((0, 32, 0), {"spec_method": "ngram", "spec_tokens": 3}, ""),
+        ((0, 32, 0), {"spec_method": "ngram", "speculative_config": '{"num-speculative-tokens": 3}'}, ""),
+        ((0, 32, 0), {"spec_tokens": 3, "speculative_config": '{"num_speculative_tokens": 3}'}, "in one place"),
+        ((0, 32, 0), {"spec_method": "ngram"}, "add num_speculative_tokens"),
+        ((0, 32, 0), {"speculative_config": '{"model": "/drafts"}'}, ""),
+        ((0, 32, 0), {"speculative_config": '{"method": "suffix"}'}, ""),
+        ((0, 20, 0), {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 0}'}, "not above 0"),
+        ((0, 32, 0), {"spec_method": "eagle3", "spec_tokens": 3}, "name one"),
+        ((0, 32, 0), {"spec_tokens": 3}, "name one"),
+        ((0, 32, 0), {"spec_method": "eagle3", "spec_tokens": 3, "spec_model": "/drafts"}, ""),
+        ((0, 32, 0), {"spec_method": "mtp", "spec_tokens": 1, "async_scheduling": True}, ""),
+        ((0, 32, 0), {"spec_method": "ngram", "spec_tokens": 3, "async_scheduling": True}, "async_scheduling out"),
+        ((0, 32, 0), {"spec_method": "ngram", "spec_tokens": 3, "async_scheduling": False}, ""),
+        ((0, 33, 0), {"spec_method": "ngram", "spec_tokens": 3, "async_scheduling": True}, ""),
+        ((0, 33, 0), {"spec_method": "medusa", "spec_tokens": 3, "spec_model": "/drafts"}, "before 0.33"),
+        (
+            (0, 32, 0),
+            {
+                "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 5, '
+                '"prompt_lookup_max": 2}'
+            },
+            "prompt_lookup_max",
+        ),
     ],
 )
 def test_vllm(release: Version, given: dict[str, Value], words: str) -> None:

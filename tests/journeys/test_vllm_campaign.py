@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from ridgeline.serving.engines.failures import signatures
 from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.study.history import History
 from ridgeline.study.journal import read_events
-from tests.journeys.vllm_engine import ALONE, ENGINE, answered, missing, ridgeline, vllm_command, write_model
+from tests.journeys.vllm_engine import ALONE, ENGINE, MIXTURE, answered, missing, ridgeline, vllm_command, write_model
 
 pytestmark = [
     pytest.mark.engine,
@@ -267,3 +268,72 @@ def test_baseline_and_winner_are_profiled_within_their_limits(tmp_path: Path) ->
     compared = ridgeline("diagnose", "--compare", str(traces[1]), str(traces[16]), cwd=tmp_path)
     assert compared.returncode == 0, compared.stderr
     assert "operator time" in compared.stdout
+
+
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+
+
+def test_experts_and_drafts_of_dummy_weights(tmp_path: Path) -> None:
+    """What the engine cannot be made to do here is refused; without that it runs, and everybody is told what it kept.
+
+    Of 8 prompts of 200 tokens, one sampled token in ten is somewhere before it, and what followed there is drafted.
+    """
+    parts: dict[str, Any] = {
+        "model": write_model(tmp_path / "mixture", shape=MIXTURE),
+        "flags": {"max_model_len": 512, "max_num_batched_tokens": 512, "speculative_config": json.dumps(DRAFTS)},
+        "env": {"VLLM_LOG_STATS_INTERVAL": "0.1"},
+        "traffic": {"input_tokens": 200, "output_tokens": 32, "requests": 8},
+        "space": {"max_num_seqs": [8]},
+        "baseline": {"max_num_seqs": 8},
+        "budget": {"trials": 1},
+        "stages": {"baseline": {"repeats": 1}, "confirm": {"top": 0}},
+    }
+    study = write_study(tmp_path, "drafts", **parts)
+    asked = yaml.safe_load(study.read_text())
+    asked["workload"] |= {"experts": "uniform", "accept_length": 2.0}
+    (tmp_path / "asked.yaml").write_text(yaml.safe_dump(asked))
+    refused = ridgeline("check", "asked.yaml", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "routes by its weights alone; write as-loaded" in refused.stderr
+    assert "stops at the first; remove accept_length" in refused.stderr
+
+    warnings = answered("check", str(study), cwd=tmp_path)["warnings"]
+    assert any("collapsed routing" in text and "on processors has no switch" in text for text in warnings)
+    assert any("repeat themselves" in text for text in warnings)
+    ridgeline("tune", str(study), "--out", "out", cwd=tmp_path, timeout_s=600)
+    (run,) = replayed(tmp_path / "out").runs.values()
+    assert run.outcome is not None and run.outcome.kind is Kind.OK, str(run.outcome)
+    assert 1 <= run.metrics["accept_length"] <= 4
+    (opened,) = (e for e in map(json.loads, (tmp_path / "out/journal.jsonl").open()) if e["event"] == "opened")
+    assert opened["receipt"]["programs"]["weights"] == {"load_format": "dummy"}
+
+
+@pytest.mark.parametrize(
+    ("env", "drafts", "said"),
+    [
+        ({"VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random"}, None, "expected scalar type Int but found Long"),
+        (
+            {},
+            DRAFTS | {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 2.0},
+            "Synthetic acceptance not supported with CPU sampling",
+        ),
+    ],
+    ids=("experts", "drafts"),
+)
+def test_the_switches_for_dummy_weights_end_it(
+    tmp_path: Path, env: dict[str, str], drafts: dict[str, object] | None, said: str
+) -> None:
+    """Why they are left alone on processors: when this fails, a release has learnt them, and `steered` may say so."""
+    model = write_model(tmp_path / "mixture", shape=MIXTURE)
+    own = {"load_format": "dummy", "dtype": "float32", "enforce_eager": True, "distributed_executor_backend": "uni"}
+    program = (
+        "import vllm\n"
+        f"llm = vllm.LLM({str(model)!r}, max_model_len=512, speculative_config={drafts!r}, **{own!r})\n"
+        "prompt, greedy = [5, 6, 7] * 9, vllm.SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)\n"
+        "llm.generate([{'prompt_token_ids': prompt}], greedy)\n"
+    )
+    command = ["nice", "-n", "10", str(ENGINE / "bin" / "python"), "-c", program]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **ALONE, **env}, timeout=600, check=False
+    )
+    assert done.returncode != 0 and said in done.stderr, done.stderr[-2000:]

@@ -26,6 +26,12 @@ TINY = {
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 2048,
     "max_position_embeddings": 2048, "torch_dtype": "float32", "tie_word_embeddings": False,
 }  # fmt: skip
+MIXTURE = {
+    "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "hidden_size": 256, "intermediate_size": 512,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 2048, "num_experts": 8,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 128,
+    "max_position_embeddings": 2048, "torch_dtype": "float32", "tie_word_embeddings": False,
+}  # fmt: skip
 # Slow enough that a late reader's milliseconds are small beside the server's own: a step takes ten of them or more.
 SMALL = TINY | {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "num_attention_heads": 8}
 # One thread: OpenMP threads that spin on cores which others use make a run a hundred times slower.

@@ -8,6 +8,7 @@ import pytest
 
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.serving.engines.nccl_log import read_nccl_log
+from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.serving.engines.vllm.log import read_vllm_log
 
 SAMPLES = Path(__file__).parent.parent / "samples"
@@ -45,6 +46,24 @@ def test_preemptions_are_counted_from_metrics_and_from_logs_that_tell() -> None:
     assert read_vllm_log(metrics).preemptions == 43
 
 
+def test_accept_lengths_count_by_what_was_drafted() -> None:
+    told = (  # 0.32 on a CPU
+        "(APIServer pid=219) INFO 11-19 01:15:11 [metrics.py:120] SpecDecoding metrics: Mean acceptance length: 3.83, "
+        "Accepted throughput: 8.49 tokens/s, Drafted throughput: 8.49 tokens/s, Accepted: 17 tokens, Drafted: 17 "
+        "tokens, Per-position acceptance rate: 1.000, 1.000, 0.833, Avg Draft acceptance rate: 100.0%",
+        "(APIServer pid=219) INFO 11-19 01:15:14 [metrics.py:120] SpecDecoding metrics: Mean acceptance length: 1.00, "
+        "Accepted throughput: 0.00 tokens/s, Drafted throughput: 1.50 tokens/s, Accepted: 0 tokens, Drafted: 3 tokens, "
+        "Per-position acceptance rate: 0.000, 0.000, 0.000, Avg Draft acceptance rate: 0.0%",
+    )
+    figures = {figure.metric: figure.value for figure in VLLM.read(told).figures}
+    assert figures["accept_length"] == pytest.approx((3.83 * 17 + 1.0 * 3) / 20)
+    before = "SpecDecoding metrics: Draft acceptance rate: 62.5%, Mean acceptance length: 2.88, Accepted: 15 tokens, "
+    assert read_vllm_log(
+        [before + "Drafted: 24 tokens, Per-position acceptance rate: 0.9"]
+    ).accept_length == pytest.approx(2.88)
+    assert read_vllm_log([told[0][:150]]).accept_length is None, "torn"
+
+
 def test_vllm_v0() -> None:
     log = read_vllm_log(TextFile(SAMPLES / "vllm" / "v0-preempting.log"))
     assert log.args["max_num_seqs"] == 256 and log.preemptions == 51
@@ -56,7 +75,7 @@ def test_vllm_v0() -> None:
     [
         ("ValueError: To serve at least one request with the model's max seq len (131072), 16 GiB", "pool-too-small"),
         ("ValueError: User-specified max_model_len (9) is greater than the derived max_model_len (8)", "rejected"),
-        ("ValueError: Total number of attention heads (5) must be divisible by tensor parallel size (2).", "rejected"),
+        ("ValueError: Total number of attention heads (5) must be divisible by tensor parallel size (2).", "split"),
         ("RuntimeError: Engine core initialization failed. See root cause above.", "child-died"),
     ],
 )

@@ -153,6 +153,22 @@ def test_drafts_of_dummy_weights_are_never_accepted(
     assert simulated(workload, of, tmp_path) == {}, "nobody said how many are kept"
 
 
+@pytest.mark.parametrize(
+    ("kind", "flags"),
+    [
+        ("sglang-serve", {"speculative_algorithm": "NGRAM"}),
+        ("vllm-serve", {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}),
+        ("vllm-serve", {"spec_method": "ngram", "spec_tokens": 3}),
+    ],
+    ids=str,
+)
+def test_drafts_copied_from_what_dummy_weights_repeat_are_too_good(
+    tmp_path: Path, kind: str, flags: dict[str, Any]
+) -> None:
+    (doubt,) = made(tmp_path, kind, model=DENSE, flags=flags)[0].doubts()
+    assert "repeat themselves" in doubt and "too fast" in doubt and "no drafted token" not in doubt
+
+
 KEPT, HOW = "SGLANG_SIMULATE_ACC_LEN", "SGLANG_SIMULATE_ACC_METHOD"
 CHAIN = {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 1, "speculative_draft_model_path": "/drafts"}
 
@@ -223,6 +239,20 @@ def test_what_an_engine_cannot_be_made_to_do_is_refused_with_the_remedy(
     of = study(tmp_path, kind, {"max_running_requests": [64]}, **{"model": MOE, **release, **options})
     found = catalog.part("workloads", kind)(of).problems()
     assert [(problem.where[:2], says in problem.message) for problem in found] == [(("workload", key), True)], found
+
+
+def test_vllm_on_processors_heeds_no_switch(tmp_path: Path) -> None:
+    """It stops at the first token that is routed by the one, and at the first draft that is kept by the other."""
+    config = json.dumps({"method": "ngram", "num_speculative_tokens": 3})
+    build: dict[str, Any] = {"version": "0.32.0+cpu", "flags": {"speculative_config": config}}
+    workload, of = made(tmp_path, "vllm-serve", **build)
+    assert simulated(workload, of, tmp_path) == {}
+    assert any("collapsed routing" in doubt and "on processors has no switch" in doubt for doubt in workload.doubts())
+    knobs = {"max_running_requests": [64]}
+    asked = study(tmp_path, "vllm-serve", knobs, model=MOE, experts="uniform", accept_length=2.0, **build)
+    problems = catalog.part("workloads", "vllm-serve")(asked).problems()
+    assert [problem.where for problem in problems] == [("workload", "experts"), ("workload", "accept_length")]
+    assert "write as-loaded" in problems[0].message and "remove accept_length" in problems[1].message
 
 
 def test_vllm_can_be_made_to_route_unevenly_and_no_engine_to_do_nothing(tmp_path: Path) -> None:

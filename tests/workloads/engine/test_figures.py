@@ -68,6 +68,11 @@ def test_energy_is_told_per_token_where_both_are_known() -> None:
     assert reading._per_token({name: m for name, m in found.items() if name != "energy_j"}) == {}
 
 
+def vllm_kept(length: float) -> EngineLog:
+    line = f"SpecDecoding metrics: Mean acceptance length: {length:.2f}, Accepted throughput: 9.00 tokens/s, Drafted "
+    return vllm.VLLM.read([line + "throughput: 21.00 tokens/s, Accepted: 9 tokens, Drafted: 21 tokens, Per-position"])
+
+
 @pytest.mark.parametrize(
     ("asked", "log", "version", "says"),
     [
@@ -92,6 +97,9 @@ def test_energy_is_told_per_token_where_both_are_known() -> None:
             ["asked for max_running_requests 64, the engine runs 63 at most"],
         ),
         (AskedSettings(echo={"max_running_requests": 64}, attention_groups=8), EngineLog(running_limit=8), "", []),
+        (AskedSettings(accept_length=2.0), vllm_kept(2.19), "", []),
+        (AskedSettings(accept_length=2.0), vllm_kept(2.21), "", ["accept length of 2, the engine kept 2.21"]),
+        (AskedSettings(accept_length=2.0), EngineLog(), "", []),  # a run too short to say
     ],
 )
 def test_what_the_engine_did_not_apply_is_said(

@@ -390,6 +390,10 @@ class ServingEngine:
         """Whether this build, so set under our names, certainly computes on CPUs."""
         return values.get("device") == "cpu"
 
+    def steered(self, install: Install, values: Mapping[str, Value]) -> bool:
+        """Whether this build, so set, heeds the switches by which dummy weights behave as real ones."""
+        return True
+
     def introspect(self) -> str:
         """Python text that prints the installed engine's flags as JSON, name to kind: value, switch, toggle or list."""
         return "print('{}')"

