@@ -735,12 +735,12 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
         return _Skipped(f"{case.shipped.name} has no layers that draft, and no draft model is given (draft=)")
     if case.dummy and "accept_length" not in case.given:
         return _Skipped("dummy weights keep no draft; say how many real ones keep (accept_length=), or tune with them")
-    drafting = replace(case.settings, draft_tokens=2)
+    algorithm = case.given.get("algorithm", "EAGLE3") if draft else "EAGLE"
+    drafting = replace(case.settings, draft_tokens=2, draft_method=algorithm)
     if problems := layout_problems(case.model, case.layout, case.cluster.gpu, drafting, case.role):
         return _Skipped(f"{problems[0]}")
     if case.role == "prefill":
         return _Skipped("a prefill engine makes one token")
-    algorithm = case.given.get("algorithm", "EAGLE3") if draft else "EAGLE"
     on = f'speculative_algorithm != "{OWN_CHOICE}"'
     whose = (
         f"{draft} drafts"
