@@ -263,3 +263,7 @@ def test_fp8_of_another_kind_has_no_blocks() -> None:
     assert model.with_dtype("bf16").weight_block == 0
     scaled = model_from_config({**GLM_AIR, "quantization_config": {"quant_method": "fp8"}}, name="m", source="test")
     assert scaled.weight_block == 0
+    assert not layout_problems(scaled, Layout(tp=4)), "experts 1408 wide are cut anywhere"
+    # NVFP4 of the same shape, as `quantization: modelopt_fp4` says it
+    r1 = load_model("deepseek-r1").with_dtype("fp4")
+    assert not layout_problems(r1, Layout(tp=32, nodes=4), load_gpu("b200"))

@@ -175,7 +175,7 @@ def _blocks(case: _Checked) -> Iterator[LayoutProblem]:
     if case.gpu is not None and case.gpu.generation.startswith("cdna"):
         return  # AMD's kernels pad
     in_fp8, parts = model.weights_dtype == "fp8", max(1, layout.tp // layout.ep)
-    block = (model.weight_block or 128) if in_fp8 else 1
+    block = (model.weight_block or 1) if in_fp8 else 1  # FP8 by tensor or channel has none
     width = model.experts.width if model.experts is not None else 0
     if width % (parts * block) and (parts > 1 or (in_fp8 and model.weight_block)):
         if width % block:

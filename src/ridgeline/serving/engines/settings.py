@@ -16,7 +16,7 @@ from ridgeline.serving.engines.knobs import Part, modelled, wrong_value
 from ridgeline.serving.engines.layout import Layout, state_slots
 from ridgeline.serving.engines.releases import USUAL_ENGINE, title_of
 from ridgeline.serving.hardware.cluster import Gpu
-from ridgeline.serving.model.model import Model
+from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 
 
 def _usual_accept_length(model: Model, drafted: int) -> float:
@@ -270,7 +270,11 @@ def parse_engine(text: str, settings: EngineSettings) -> EngineSettings:
 # With these an engine spreads experts over all ranks, whatever else is said; any all-to-all back end does so too.
 _WHOLE_EP_SWITCHES = ("enable_ep_moe", "enable_expert_parallel")
 # what an engine calls weights and KV caches -> what we call them
-_WEIGHT_NAMES = {"fp8": "fp8", "awq": "int4", "gptq": "int4", "w8a8_int8": "int8"}
+_WEIGHT_NAMES = {
+    "fp8": "fp8", "w8a8_fp8": "fp8", "fbgemm_fp8": "fp8", "modelopt_fp8": "fp8", "mxfp8": "fp8", "w8a8_int8": "int8",
+    "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "moe_wna16": "int4", "w4afp8": "int4",
+    "modelopt_fp4": "fp4", "petit_nvfp4": "fp4", "nvfp4_online": "fp4", "mxfp4": "mxfp4", "quark_mxfp4": "mxfp4",
+}  # fmt: skip
 
 
 def layout_of(values: Mapping[str, Value], nodes: int, gpus_per_node: int | None) -> Layout:
@@ -396,6 +400,13 @@ def model_of(model: Model, values: Mapping[str, Value]) -> Model:
     weights = _WEIGHT_NAMES.get(str(values.get("quantization", "")))
     cache = "fp8" if str(values.get("kv_cache_dtype", "")).startswith("fp8") else None
     return model.with_dtype(weights, cache)
+
+
+def weights_known(model: Model, values: Mapping[str, Value]) -> bool:
+    """Whether the size of a weight follows from these arguments: that of compressed-tensors, gguf or bitsandbytes is in
+    the checkpoint, which a shape in 16 bits does not stand for."""
+    name = values.get("quantization")
+    return name in (None, "unquant", *_WEIGHT_NAMES) or model.weights_dtype not in WHOLE_DTYPES
 
 
 def dtype_values(shipped: Model, chosen: Model) -> dict[str, Value]:
