@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.errors import InputError
-from ridgeline.serving.engines.behaviour import CURVES, AcceptanceCurve, parse_acceptance
-from ridgeline.serving.engines.settings import _usual_accept_length
+from ridgeline.records.expression import Value
+from ridgeline.serving.engines.behaviour import CURVES, AcceptanceCurve, Drafting, parse_acceptance
+from ridgeline.serving.engines.settings import _usual_accept_length, drafting_of, settings_of
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.traffic import Fixed, Traffic
 from ridgeline.serving.twin.simulate import simulate
@@ -75,6 +76,34 @@ def test_what_is_no_accept_length_is_refused(said: object, why: str) -> None:
 def test_more_than_is_drafted_cannot_be_kept() -> None:
     with pytest.raises(InputError, match="needs at least 2 drafted tokens, this setting drafts 1"):
         parse_acceptance(2.4).length(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "drafting"),
+    [
+        ({"speculative_algorithm": "EAGLE"}, Drafting(4, 3, 1, 3)),
+        ({"speculative_algorithm": "EAGLE", "speculative_num_steps": 2, "speculative_eagle_topk": 1,
+          "speculative_num_draft_tokens": 8}, Drafting(3, 2, 1, 2)),  # "adjusted to speculative_num_steps + 1"
+        ({"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3, "speculative_eagle_topk": 4,
+          "speculative_num_draft_tokens": 16}, Drafting(16, 3, 4, 3)),
+        ({"speculative_algorithm": "NGRAM"}, Drafting(12, 0, 1, 11)),
+        ({"speculative_algorithm": "DFLASH"}, Drafting(16, 1, 1, 15)),
+        ({"speculative_algorithm": "DFLASH", "speculative_num_steps": 1, "speculative_eagle_topk": 1,
+          "speculative_num_draft_tokens": 8}, Drafting(8, 1, 1, 7)),  # its one step drafts all of a block
+        ({"speculative_algorithm": "DFLASH", "speculative_dflash_block_size": 12}, Drafting(12, 1, 1, 11)),
+        ({"speculative_algorithm": "DSPARK"}, Drafting(8, 1, 1, 7)),
+        ({"speculative_algorithm": "DSPARK", "speculative_dspark_block_size": 5}, Drafting(6, 1, 1, 5)),
+        ({"speculative_num_steps": 3, "speculative_num_draft_tokens": 4}, Drafting()),
+        ({"speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}'}, Drafting(3, 2, 1, 2)),
+        ({"speculative_config": '{"method": "mtp"}'}, Drafting(2, 1, 1, 1)),  # as many as the model has layers
+        ({"speculative_config": '{"method": "ngram", "num_speculative_tokens": 4}'}, Drafting(5, 0, 1, 4)),
+        ({"speculative_config": "null"}, Drafting()),
+        ({"speculative_algorithm": "ngram", "speculative_num_steps": 4}, Drafting(5, 0, 1, 4)),  # --spec-tokens 4
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_an_engine_drafts_where_numbers_are_left_to_it(values: dict[str, Value], drafting: Drafting) -> None:
+    assert drafting_of(values) == settings_of(values).drafting == drafting
 
 
 def test_an_answer_says_what_it_assumes_and_what_is_given_goes_first() -> None:

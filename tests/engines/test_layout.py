@@ -117,8 +117,8 @@ def test_names() -> None:
         (Layout(tp=8, pp=2, nodes=2), EngineSettings(version=(0, 4, 10)), "newer engine"),
         (Layout(tp=8), EngineSettings(attention_backend="trtllm_mla"), "Blackwell"),
         (Layout(tp=8), EngineSettings(version=(0, 5, 3), attention_backend="triton", page_size=16), "page size 16"),
-        (Layout(tp=8, pp=2, nodes=2), EngineSettings(accept_length=2, draft_tokens=4), "pipeline"),
-        (Layout(tp=8, attn_dp=8), EngineSettings(accept_length=2, draft_tokens=4), "attention DP"),
+        (Layout(tp=8, pp=2, nodes=2), EngineSettings(version=(0, 5, 20), draft_tokens=4), "before SGLang 0.5.21"),
+        (Layout(tp=8, pp=2, nodes=2), EngineSettings(draft_method="EAGLE3", draft_tokens=4), "drafts by EAGLE3"),
         (Layout(tp=12, gpus_per_node=8, nodes=2), EngineSettings(), "whole nodes"),
     ],
 )
@@ -127,6 +127,21 @@ def test_rules_that_were_paid_for(layout, settings, words) -> None:
     assert any(words in str(p) for p in problems), [str(p) for p in problems]
     with pytest.raises(InputError, match="not possible"):
         require_legal(R1, layout, load_gpu("h100"), settings)
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "role"),
+    [
+        # test_dp_attention.py of 0.4.8 drafts under attention DP, and so do the newest one's cookbooks
+        (Layout(tp=8, attn_dp=8), EngineSettings(draft_tokens=4), "both"),
+        (Layout(tp=8, attn_dp=8), EngineSettings(version=(0, 4, 8), draft_tokens=4), "both"),
+        (Layout(tp=8, pp=2, nodes=2), EngineSettings(draft_method="EAGLE", draft_tokens=4), "both"),
+        (Layout(tp=8, pp=2, nodes=2), EngineSettings(draft_method="DSPARK", draft_tokens=8), "prefill"),
+        (Layout(tp=8, pp=2, nodes=2), EngineSettings(engine="vllm", version=(0, 33, 0), draft_tokens=4), "both"),
+    ],
+)
+def test_layouts_that_draft(layout, settings, role) -> None:
+    assert not layout_problems(R1, layout, load_gpu("h200"), settings, role)
 
 
 def test_three_prefill_nodes_in_one_group_failed_in_0_4_8() -> None:
@@ -248,3 +263,7 @@ def test_fp8_of_another_kind_has_no_blocks() -> None:
     assert model.with_dtype("bf16").weight_block == 0
     scaled = model_from_config({**GLM_AIR, "quantization_config": {"quant_method": "fp8"}}, name="m", source="test")
     assert scaled.weight_block == 0
+    assert not layout_problems(scaled, Layout(tp=4)), "experts 1408 wide are cut anywhere"
+    # NVFP4 of the same shape, as `quantization: modelopt_fp4` says it
+    r1 = load_model("deepseek-r1").with_dtype("fp4")
+    assert not layout_problems(r1, Layout(tp=32, nodes=4), load_gpu("b200"))

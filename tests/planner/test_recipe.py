@@ -102,6 +102,7 @@ def test_only_a_finished_stage_of_the_same_recipe_leads_on(tmp_path: Path) -> No
         ("model=llama-8b gpu=h200 gpus=1 kind=sglang-serve", "give rate= or concurrency="),
         ("model=llama-8b gpu=h200 gpus=1 kind=vllm-serve", "sglang-serve"),
         ("model=llama-8b gpu=h200 gpus=1 role=decode", "concurrency="),
+        ("model=llama-8b gpu=h200 gpus=1 role=decode concurrency=8 version=0.4.8", "cannot decode alone"),
         ("model=llama-8b gpu=h200 gpus=1 algorithm=EAGLE", "draft="),
         ("model=deepseek-r1 gpu=h200 gpus=16", "site=FILE"),
     ],
@@ -155,7 +156,7 @@ def test_drafts_need_layers_that_draft_or_a_draft_model(tmp_path: Path) -> None:
     given = "model=llama-8b gpu=h200 gpus=1 concurrency=8 traffic=fixed:500:100"
     texts, _ = follow(given, {"attention_backend": "triton"}, tmp_path)
     assert "drafts" not in texts and "no draft model is given (draft=)" in texts["proof"]
-    texts, missed = follow(f"{given} draft=/models/eagle3", {"speculative_algorithm": "EAGLE3"}, tmp_path)
+    texts, missed = follow(f"{given} draft=/models/eagle3", {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3}, tmp_path)
     assert not missed and "/models/eagle3" in texts["drafts"]
     texts, _ = follow("model=deepseek-r1 gpu=h200 gpus=8 load_format=dummy", {}, tmp_path)
     assert "drafts" not in texts
@@ -240,7 +241,9 @@ def test_engines_of_split_roles_on_h800_are_points_of_the_recipe(layout: str, tm
             wanted["cuda_graph_max_bs"] = int(row["cuda_graph_max_bs"])
         elif row["chunked_prefill_size"] and "chunk" not in layout:
             wanted["chunked_prefill_size"] = int(row["chunked_prefill_size"])
-        given = f"model=deepseek-v3 gpu=h800 gpus={gpus} version={row['sglang']} role={role} {load}"
+        # the first release that decodes without a prefill server, which theirs did not
+        release = "0.5.2" if role == "decode" else row["sglang"]
+        given = f"model=deepseek-v3 gpu=h800 gpus={gpus} version={release} role={role} {load}"
         texts, missed = follow(given, wanted, tmp_path)
         # what an engineer who knows the load leaves out of it
         everything = " ".join("".join(texts.values()).replace("#", " ").split())

@@ -90,6 +90,23 @@ def test_drafting_switched_the_overlapped_scheduler_off_up_to_sglang_0_5_10() ->
     assert not overlaps("0.5.11", draft_tokens=3, draft_overlap=False)
 
 
+def test_drafts_bring_limits_of_their_own_with_sglang() -> None:
+    model, gpu = load_model("deepseek-r1"), load_gpu("h200")
+
+    def applied(engine: str, **settings: object):
+        return resolve(parse_engine(engine, EngineSettings(**settings)), model, gpu, Layout(tp=8), 10**6)
+
+    drafts = {"draft_tokens": 4, "draft_method": "EAGLE"}
+    assert applied("sglang").running_limit > applied("sglang", **drafts).running_limit == 48
+    assert applied("sglang", **drafts, max_running_requests=256).running_limit == 256
+    assert applied("vllm", **drafts).running_limit == applied("vllm").running_limit
+    # mixed chunks beside drafts: no release before 0.5.19, and never drafts from the text itself
+    chunks = {"mixed_chunk": True}
+    assert applied("sglang:0.5.18", **chunks).mixed and not applied("sglang:0.5.18", **chunks, **drafts).mixed
+    assert applied("sglang:0.5.19", **chunks, **drafts).mixed
+    assert not applied("sglang:0.5.23", **chunks, draft_tokens=12, draft_method="NGRAM").mixed
+
+
 def test_waiting_for_the_host_while_drafting_is_no_reason_for_old_vllms_wide_bounds() -> None:
     deployments = (
         describe("deepseek-v2-lite", "h200", LAYOUT, parse_engine(engine, EngineSettings(draft_tokens=2)))

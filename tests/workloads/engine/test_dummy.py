@@ -170,6 +170,7 @@ def test_drafts_copied_from_what_dummy_weights_repeat_are_too_good(
 
 
 KEPT, HOW = "SGLANG_SIMULATE_ACC_LEN", "SGLANG_SIMULATE_ACC_METHOD"
+DFLASH = {"speculative_algorithm": "DFLASH", "speculative_draft_model_path": "/drafts", "tp": 2, "attn_dp": 2}
 CHAIN = {"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 1, "speculative_draft_model_path": "/drafts"}
 
 
@@ -274,13 +275,22 @@ def test_vllm_can_be_made_to_route_unevenly_and_no_engine_to_do_nothing(tmp_path
         ({"speculative_algorithm": "NGRAM", "tp": 2, "attn_dp": 2}, "exclude attention DP"),
         ({"speculative_algorithm": "NGRAM"}, None),
         ({**CHAIN, "speculative_num_steps": 3}, None),
+        # the checkpoint may bring DSPARK's layers: SGLang's cookbook of DeepSeek-V4 says to name no draft model
+        ({"speculative_algorithm": "DSPARK"}, None),
+        ({"speculative_algorithm": "MY_PLUGIN", "speculative_num_draft_tokens": 4}, None),
+        ({"speculative_algorithm": "EAGLE", "speculative_adaptive": True, "speculative_num_draft_tokens": 4,
+          "speculative_draft_model_path": "/drafts"}, None),
+        ({**DFLASH, "version": "0.5.22", "enable_dp_lm_head": True}, "exclude attention DP"),
+        ({**DFLASH, "version": "0.5.23", "enable_dp_lm_head": True}, None),
+        ({**DFLASH, "version": "0.5.23"}, "need enable_dp_lm_head"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_drafts_with_which_sglang_does_not_start_are_refused(
     tmp_path: Path, values: dict[str, Any], why: str | None
 ) -> None:
-    workload, of = made(tmp_path, model=DENSE, flags=values)
+    flags = {name: value for name, value in values.items() if name != "version"}
+    workload, of = made(tmp_path, model=DENSE, flags=flags, version=values.get("version", ""))
     refused = workload.refusal(of.baseline)
     assert (refused is None) if why is None else (why in str(refused)), refused
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ridgeline import catalog
 from ridgeline.serving.engines.releases import NEWEST, Flag, parse_version, read_flags
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.vllm.engine import VLLM
+from tests.workloads.engine.studies import study
 
 OLD, GRAPHS, NOW = (0, 4, 8), (0, 5, 15), (0, 5, 23)
 
@@ -114,3 +117,26 @@ def test_a_flag_lives_from_its_first_release_to_the_one_that_drops_it() -> None:
     flag = Flag("x", "value", (0, 5, 2), (0, 5, 14))
     there = [v for v in ((0, 5, 1), (0, 5, 2), (0, 5, 13), (0, 5, 13, 1), (0, 5, 14), NEWEST) if flag.there(v)]
     assert there == [(0, 5, 2), (0, 5, 13), (0, 5, 13, 1)]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "fits"),
+    # 397 billion weights on four GPUs of 192 GB: not in 16 bits; in 4 they do, and what a checkpoint may have in it is
+    # not known here
+    [(None, False), ("modelopt_fp4", True), ("mxfp4", True), ("compressed-tensors", True), ("fp8", True)],
+)
+def test_weights_that_a_flag_says_are_smaller_are_not_refused(
+    tmp_path: Path, quantization: str | None, fits: bool
+) -> None:
+    flags = {"quantization": quantization} if quantization else {}
+    of = study(tmp_path, "sglang-serve", {"tp": [4]}, model="qwen3.5-397b-a17b", gpu="b200", version="0.5.23",
+               flags=flags)  # fmt: skip
+    refused = catalog.part("workloads", "sglang-serve")(of).refusal(of.baseline)
+    assert (refused is None) == fits and (fits or "weights need" in str(refused)), refused
+
+
+def test_flags_of_vllms_front_are_those_of_all_releases() -> None:
+    """Since 0.10 its parser makes them of a class's fields; they went nowhere."""
+    for name in ("enable_auto_tool_choice", "tool_call_parser", "chat_template", "enable_prompt_tokens_details"):
+        assert not any(VLLM.flags.missing(name, release) for release in ((0, 8, 5), (0, 10, 0), (0, 33, 0), NEWEST))
+    assert "it was removed in 0.19.0" in VLLM.flags.missing("disable_frontend_multiprocessing", (0, 33, 0))

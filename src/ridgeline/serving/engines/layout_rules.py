@@ -14,7 +14,7 @@ from ridgeline import catalog
 from ridgeline.errors import InputError
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.layout import Layout, disaggregated, group_layout
-from ridgeline.serving.engines.releases import Version, release_meant
+from ridgeline.serving.engines.releases import USUAL_ENGINE, Version, release_meant
 from ridgeline.serving.engines.settings import DEFAULTS, EngineDefaults, EngineSettings
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.layer_parts import Attention
@@ -175,7 +175,7 @@ def _blocks(case: _Checked) -> Iterator[LayoutProblem]:
     if case.gpu is not None and case.gpu.generation.startswith("cdna"):
         return  # AMD's kernels pad
     in_fp8, parts = model.weights_dtype == "fp8", max(1, layout.tp // layout.ep)
-    block = (model.weight_block or 128) if in_fp8 else 1
+    block = (model.weight_block or 1) if in_fp8 else 1  # FP8 by tensor or channel has none
     width = model.experts.width if model.experts is not None else 0
     if width % (parts * block) and (parts > 1 or (in_fp8 and model.weight_block)):
         if width % block:
@@ -270,16 +270,22 @@ def _stages(case: _Checked) -> Iterator[LayoutProblem]:
         yield LayoutProblem("stages", text, "use pp 1, or a newer engine")
 
 
+# SGLang's check_pipeline_parallel_compat (validation_hook.py): before, stages exclude all drafts; DSPARK may draft on a
+# prefill server. EAGLE is what drafts of no name are.
+_STAGES_DRAFT: Version = (0, 5, 21)
+_DRAFTED_IN_STAGES = ("", "EAGLE", "NEXTN")
+
+
 def _speculation(case: _Checked) -> Iterator[LayoutProblem]:
-    layout, settings = case.layout, case.settings
-    if settings.draft_tokens == 1:
+    """What else excludes drafts is in the home of each engine: vLLM's drafts run in stages too."""
+    settings, method = case.settings, case.settings.draft_method.upper()
+    if case.layout.pp == 1 or not settings.drafting or settings.engine != USUAL_ENGINE:
         return
-    if layout.pp > 1:
-        yield LayoutProblem("speculation", "speculative decoding excludes pipeline stages", "use pp 1")
-    if layout.attn_dp > 1 and settings.version < (0, 5, 6):
-        yield LayoutProblem(
-            "speculation", "speculative decoding excluded attention DP in SGLang 0.4 and 0.5", "use attn-dp 1"
-        )
+    if release_meant(settings.version) < _STAGES_DRAFT:
+        text = "speculative decoding excludes pipeline stages before SGLang 0.5.21"
+        yield LayoutProblem("speculation", text, "use pp 1, or a newer engine")
+    elif method not in _DRAFTED_IN_STAGES and not (method == "DSPARK" and case.role == "prefill"):
+        yield LayoutProblem("speculation", f"pipeline stages exclude drafts by {method}", "use pp 1, or EAGLE")
 
 
 # As SGLang groups them itself (arg_groups/choices.py of 0.5.23, ATTENTION_BACKEND_CHOICES).

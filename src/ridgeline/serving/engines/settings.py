@@ -16,7 +16,7 @@ from ridgeline.serving.engines.knobs import Part, modelled, wrong_value
 from ridgeline.serving.engines.layout import Layout, state_slots
 from ridgeline.serving.engines.releases import USUAL_ENGINE, title_of
 from ridgeline.serving.hardware.cluster import Gpu
-from ridgeline.serving.model.model import Model
+from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 
 
 def _usual_accept_length(model: Model, drafted: int) -> float:
@@ -145,7 +145,6 @@ class EngineDefaults:
 
     current: tuple[int, ...]  # the line of releases that is meant where none is named
     oldest: tuple[int, ...] = ()  # the first whose scheduler the twin knows
-    mixes: bool = False  # prompts and decode tokens always share a step
     # of DeepSeek's models: all-reduce joined with the norm after it on Blackwell, tiles for small batches on Hopper
     deepseek_kernels: bool = False
     deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
@@ -161,7 +160,11 @@ class EngineDefaults:
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         raise NotImplementedError
 
-    def running(self, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
+    def running(self, settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
+        raise NotImplementedError
+
+    def mixes(self, settings: EngineSettings, layout: Layout) -> bool:
+        """Whether prompts and decode tokens share a step."""
         raise NotImplementedError
 
     def graph_max_bs(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
@@ -211,7 +214,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
     chunk = settings.chunked_prefill_size or own.chunk(settings, gpu, layout)
     running = settings.max_running_requests
     if running is None:
-        running = own.running(model, gpu, layout, pool_tokens)
+        running = own.running(settings, model, gpu, layout, pool_tokens)
     if model.state_bytes_per_request and pool_tokens > 1:
         running = min(running, state_slots(model, layout, pool_tokens) * layout.attn_dp)
     graph, prefill_graph = settings.cuda_graph_max_bs, settings.prefill_graph
@@ -230,7 +233,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         drafting=settings.drafting,
         page_size=settings.page_size,
         engine=settings.engine,
-        mixed=own.mixes or (settings.mixed_chunk and layout.attn_dp == 1),
+        mixed=own.mixes(settings, layout),
         recv_interval=settings.recv_interval,
         dealt_in_turn=settings.dealt_in_turn,
         overlap=own.overlaps(settings),
@@ -267,7 +270,11 @@ def parse_engine(text: str, settings: EngineSettings) -> EngineSettings:
 # With these an engine spreads experts over all ranks, whatever else is said; any all-to-all back end does so too.
 _WHOLE_EP_SWITCHES = ("enable_ep_moe", "enable_expert_parallel")
 # what an engine calls weights and KV caches -> what we call them
-_WEIGHT_NAMES = {"fp8": "fp8", "awq": "int4", "gptq": "int4", "w8a8_int8": "int8"}
+_WEIGHT_NAMES = {
+    "fp8": "fp8", "w8a8_fp8": "fp8", "fbgemm_fp8": "fp8", "modelopt_fp8": "fp8", "mxfp8": "fp8", "w8a8_int8": "int8",
+    "awq": "int4", "awq_marlin": "int4", "gptq": "int4", "gptq_marlin": "int4", "moe_wna16": "int4", "w4afp8": "int4",
+    "modelopt_fp4": "fp4", "petit_nvfp4": "fp4", "nvfp4_online": "fp4", "mxfp4": "mxfp4", "quark_mxfp4": "mxfp4",
+}  # fmt: skip
 
 
 def layout_of(values: Mapping[str, Value], nodes: int, gpus_per_node: int | None) -> Layout:
@@ -314,21 +321,38 @@ def settings_of(values: Mapping[str, Value], base: EngineSettings = DEFAULTS) ->
 # What SGLang takes where an algorithm is named and no numbers are: drafting steps, of one branch. Llama and Grok get a
 # tree of 5 steps, 4 branches and 8 tokens there, which their config alone does not tell us.
 _USUAL_STEPS = 3
+# Algorithms without steps, whatever is said of them: what they verify where nobody says, and the flag of their own that
+# says it, with what comes on top (speculative_hook.py of 0.5.23: _handle_ngram, _handle_dflash, _handle_dspark).
+_STEPLESS = {
+    "NGRAM": (12, "", 0),
+    "DFLASH": (16, "speculative_dflash_block_size", 0),
+    "DSPARK": (8, "speculative_dspark_block_size", 1),
+}
+# What vLLM drafts where its JSON has no number: one for a layer of the model, and the depth of its suffix tree.
+_VLLM_STEPS = {"suffix": 24}
 
 
 def _drafts_of(values: Mapping[str, Value]) -> dict[str, Value]:
     """The fields of what an engine with these values drafts: nothing without an algorithm, a chain of one branch."""
     config = speculative_config(values)
-    method = values.get("speculative_algorithm") or config.get("method")
+    method = str(values.get("speculative_algorithm") or config.get("method") or "")
     names = ("speculative_num_steps", "speculative_num_draft_tokens", "speculative_eagle_topk")
     steps, tokens, branches = (values.get(name) for name in names)
     if not method and not config:
         return {"draft_tokens": 1, "draft_steps": None, "draft_branches": 1} if steps or tokens or branches else {}
-    steps = steps or config.get("num_speculative_tokens")
-    steps = _USUAL_STEPS if steps is None and tokens is None else steps
+    if config:
+        said = config.get("num_speculative_tokens")
+        steps = said if _is_count(said) else _VLLM_STEPS.get(method, 1)
+    elif (stepless := _STEPLESS.get(method.upper())) and (steps is None or tokens is not None or branches is not None):
+        usual, own, more = stepless  # not of vLLM's short flags, which say steps alone
+        block = values.get(own)
+        tokens = block + more if isinstance(block, int) else tokens or usual
+        return {"draft_method": method, "draft_steps": None, "draft_tokens": tokens, "draft_branches": 1}
+    elif steps is None and tokens is None:
+        steps = _USUAL_STEPS
     if isinstance(steps, int) and (tokens is None or branches in (None, 1)):
         tokens = steps + 1
-    return {"draft_method": str(method or ""), "draft_steps": steps, "draft_tokens": tokens}
+    return {"draft_method": method, "draft_steps": steps, "draft_tokens": tokens}
 
 
 def drafting_of(values: Mapping[str, Value]) -> Drafting:
@@ -352,11 +376,37 @@ def speculative_config(values: Mapping[str, Value]) -> dict[str, Value]:
     return {str(n).replace("-", "_"): v for n, v in said.items()} if isinstance(said, dict) else {}
 
 
+def _is_count(said: object) -> bool:
+    return isinstance(said, int) and not isinstance(said, bool) and said >= 1
+
+
+def speculation_problem(values: Mapping[str, Value]) -> str:
+    """Why vLLM's JSON of drafts cannot be read; empty where it can."""
+    said = values.get("speculative_config")
+    if said is None:
+        return ""
+    try:
+        whole = json.loads(str(said))
+    except ValueError as error:
+        return f"is no JSON ({error})"
+    count = speculative_config(values).get("num_speculative_tokens", 1)
+    if not isinstance(whole, dict | None):
+        return "is no JSON object"
+    return "" if _is_count(count) else f"says num_speculative_tokens {count!r}, which is no whole number of at least 1"
+
+
 def model_of(model: Model, values: Mapping[str, Value]) -> Model:
     """The model with weights and KV cache as the engine's arguments have them."""
     weights = _WEIGHT_NAMES.get(str(values.get("quantization", "")))
     cache = "fp8" if str(values.get("kv_cache_dtype", "")).startswith("fp8") else None
     return model.with_dtype(weights, cache)
+
+
+def weights_known(model: Model, values: Mapping[str, Value]) -> bool:
+    """Whether the size of a weight follows from these arguments: that of compressed-tensors, gguf or bitsandbytes is in
+    the checkpoint, which a shape in 16 bits does not stand for."""
+    name = values.get("quantization")
+    return name in (None, "unquant", *_WEIGHT_NAMES) or model.weights_dtype not in WHOLE_DTYPES
 
 
 def dtype_values(shipped: Model, chosen: Model) -> dict[str, Value]:

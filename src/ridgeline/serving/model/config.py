@@ -337,8 +337,9 @@ _RESIDUALS = {
 
 
 def _draft_layers(fields: Fields) -> int:
+    """Qwen3-Next's checkpoints bring a layer of which its config.json says nothing (its model card: `mtp`)."""
     named = fields.first(*_DRAFT)
-    return fields.count(named) if named else 0
+    return fields.count(named) if named else int(fields.text("model_type") == "qwen3_next")
 
 
 def _notes(fields: Fields, vision_params: int, drafts: int) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from textwrap import wrap
@@ -203,6 +203,8 @@ class _Case:
             raise InputError(f"role={self.role}: use prefill or decode, or leave it out")
         if self.role != "both" and (self.kind == _TWIN or "concurrency" not in self.given):
             raise InputError(f"role={self.role} is measured alone, on the real engine, with concurrency= at once")
+        if self.role == "decode" and (why := self.engine.cannot_decode_alone(self.base.version)):
+            raise InputError(f"role=decode: {why}")
         if self.kind != _TWIN and self.cluster.nodes > 1 and "site" not in self.given:
             raise InputError(f"{self.cluster} need a site: site=FILE (`ridgeline site list` has some to copy)")
         if "draft" not in self.given and "algorithm" in self.given:
@@ -299,6 +301,10 @@ class _Case:
     def has(self, knob: str) -> bool:
         """Whether this release of the engine has it."""
         return self.engine.flags.knows(knob) and not self.engine.flags.missing(knob, self.base.version)
+
+    def taken(self, knob: str, values: Iterable[str]) -> list[str]:
+        """Those that this release of the engine takes."""
+        return [v for v in values if self.has(knob) and not self.engine.flags.wrong_value(knob, v, self.base.version)]
 
     # The text of a study.
 
@@ -560,9 +566,9 @@ def _deepep_derived(case: _Case, layouts: Sequence[Layout]) -> tuple[tuple[str, 
 
 def _backend_stage(case: _Case) -> _Stage | _Skipped:
     gpu, own = case.cluster.gpu, case.applied.backend
-    legal = [name for name in BACKENDS if _legal(case, attention_backend=name)]
+    legal = [name for name in case.taken("attention_backend", BACKENDS) if _legal(case, attention_backend=name)]
     knobs = []
-    if len(legal) > 1 and case.engine.name in ROWS["attention_backend"].spelled:  # by these names
+    if len(legal) > 1 and own in legal:  # vLLM has other names
         others = [name for name in legal if name != own]
         why = f"{own} is what {case.engine.title} takes for this model on {gpu.generation.title()}; "
         why += f"{_listed(others)} can beat it for some heads, batches and lengths"
@@ -603,7 +609,7 @@ _RUNNERS: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def _runner_knobs(case: _Case) -> Iterator[_Knob]:
-    known = _RUNNERS.get((case.cluster.gpu.generation, case.model.weights_dtype), ())
+    known = case.taken("moe_runner_backend", _RUNNERS.get((case.cluster.gpu.generation, case.model.weights_dtype), ()))
     if case.model.experts is None or not known or not case.shows("moe_runner_backend") or uses_deepep(case.layout):
         return  # under DeepEP the kernels follow from it
     switch = case.engine.simulated_routing
@@ -735,12 +741,12 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
         return _Skipped(f"{case.shipped.name} has no layers that draft, and no draft model is given (draft=)")
     if case.dummy and "accept_length" not in case.given:
         return _Skipped("dummy weights keep no draft; say how many real ones keep (accept_length=), or tune with them")
-    drafting = replace(case.settings, draft_tokens=2)
+    algorithm = case.given.get("algorithm", "EAGLE3") if draft else "EAGLE"
+    drafting = replace(case.settings, draft_tokens=2, draft_method=algorithm)
     if problems := layout_problems(case.model, case.layout, case.cluster.gpu, drafting, case.role):
         return _Skipped(f"{problems[0]}")
     if case.role == "prefill":
         return _Skipped("a prefill engine makes one token")
-    algorithm = case.given.get("algorithm", "EAGLE3") if draft else "EAGLE"
     on = f'speculative_algorithm != "{OWN_CHOICE}"'
     whose = (
         f"{draft} drafts"

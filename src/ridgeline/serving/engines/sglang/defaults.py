@@ -27,6 +27,11 @@ from ridgeline.serving.model.model import Model
 _GIB = 1024.0
 # SGLANG_ENABLE_SPEC_V2 is on by default; up to 0.5.10 drafting switches the overlapped scheduler off (server_args.py)
 _DRAFTS_OVERLAP: Version = (0, 5, 11)
+# "Max running requests is reset to 48 for speculative decoding", 0.4.6 to 0.5.23 alike
+_DRAFTED_REQUESTS = 48
+# supports_mixed_chunk (speculative/spec_info.py): before, and with other algorithms, drafts switch mixed chunks off
+_DRAFTS_MIX: Version = (0, 5, 19)
+_MIXED_DRAFTS = ("", "EAGLE", "NEXTN", "EAGLE3", "DFLASH", "DSPARK")
 # up to 0.4.7: the share for at least so many ranks
 _BY_RANKS = ((16, 0.79), (8, 0.81), (4, 0.85), (2, 0.87), (1, 0.88))
 # 0.4.8 to 0.5.2: GPUs below so many GiB keep so many free, and so many more for each rank; larger ones keep 32
@@ -73,9 +78,16 @@ class SglangDefaults(EngineDefaults):
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         return PREFILL_RANK_TOKENS * layout.attn_dp if uses_deepep(layout) else _engine_chunk(settings, gpu)
 
-    def running(self, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
+    def running(self, settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
+        if settings.drafting:
+            return _DRAFTED_REQUESTS
         # model_runner: tokens / context * 512, held between 2048 and 4096, whole engine
         return int(min(max(pool_tokens / model.context_tokens * 512, 2048), 4096))
+
+    def mixes(self, settings: EngineSettings, layout: Layout) -> bool:
+        if settings.drafting and not (_since(settings, *_DRAFTS_MIX) and settings.draft_method.upper() in _MIXED_DRAFTS):
+            return False
+        return settings.mixed_chunk and layout.attn_dp == 1
 
     def graph_max_bs(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         gib = gpu.memory_bytes / GIB

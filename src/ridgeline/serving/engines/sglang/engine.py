@@ -331,7 +331,7 @@ class Sglang(ServingEngine):
             attn_dp = groups if deepep and isinstance(groups, int) else 1
             if (reason := mode_refusal(mode, role_of(values), attn_dp, version)) is not None:
                 return reason
-        if (reason := draft_refusal(model, values)) is not None:
+        if (reason := draft_refusal(model, values, version)) is not None:
             return reason
         return excluded(EXCLUSIONS, values, version)
 

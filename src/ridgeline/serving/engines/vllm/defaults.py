@@ -32,14 +32,16 @@ _TAKEN_OUT = ("activations", "logits")
 class VllmDefaults(EngineDefaults):
     current = (0, 32)
     oldest = (0, 8)  # the V1 scheduler came on by default
-    mixes = True
 
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         """max_num_batched_tokens of its server: 8,192 on GPUs of 70 GiB and more, 2,048 on others and on A100."""
         return 8192 if _is_large(gpu) else 2048
 
-    def running(self, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
+    def running(self, settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> int:
         return (1024 if _is_large(gpu) else 256) * layout.attn_dp
+
+    def mixes(self, settings: EngineSettings, layout: Layout) -> bool:
+        return True
 
     def graph_max_bs(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         return _GRAPHS

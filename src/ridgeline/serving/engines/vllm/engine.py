@@ -40,7 +40,7 @@ from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import MemoryPlan
 from ridgeline.serving.engines.releases import Version
-from ridgeline.serving.engines.settings import EngineSettings, speculative_config
+from ridgeline.serving.engines.settings import EngineSettings, speculation_problem, speculative_config
 from ridgeline.serving.engines.vllm.defaults import VllmDefaults, meant, utilization
 from ridgeline.serving.engines.vllm.exclusions import EXCLUSIONS
 from ridgeline.serving.engines.vllm.log import TEXTS, VALUES_TO_TRY, VllmLog, read_vllm_log
@@ -247,6 +247,9 @@ class _Vllm(ServingEngine):
     ) -> str | None:
         if self.on_processors(install, values) and (reason := _cpu_refusal(model, values, version)) is not None:
             return reason
+        if wrong := speculation_problem(values):
+            how = 'write it as {"method": "mtp", "num_speculative_tokens": 3}'
+            return f"speculative_config {wrong}; {how}"
         return excluded(EXCLUSIONS, values, version)
 
     def host_tier_bytes(self, values: Mapping[str, Value], ranks: int, pool_bytes: float) -> float:

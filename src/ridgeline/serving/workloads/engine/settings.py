@@ -41,6 +41,7 @@ from ridgeline.serving.engines.settings import (
     model_of,
     role_of,
     settings_of,
+    weights_known,
 )
 from ridgeline.serving.hardware.cluster import Gpu, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model, model_from_text
@@ -221,11 +222,12 @@ def refusal(
     if model is None:
         return None
     dense_whole = values.get("moe_dense_tp_size") == 1
-    if problems := layout_problems(model, layout, gpu, settings, role_of(values), dense_whole=dense_whole):
+    kept = model_of(model, values)
+    if problems := layout_problems(kept, layout, gpu, settings, role_of(values), dense_whole=dense_whole):
         return str(problems[0])
-    if gpu is None or not dialect.simulated:
+    if gpu is None or not dialect.simulated or not weights_known(model, values):
         return None
-    plan = plan_memory(model_of(model, values), gpu, layout, settings, role_of(values))
+    plan = plan_memory(kept, gpu, layout, settings, role_of(values))
     if plan.verdict == STARTUP_OOM:
         return f"cannot start: {plan.reason}"
     return _tier_refusal(dialect, values, asked, site, _SURE_OF_POOL * plan.kv_bytes)

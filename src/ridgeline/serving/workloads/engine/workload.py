@@ -81,7 +81,10 @@ class EngineWorkload(Workload):
         self._options = read_options(
             study.workload.options, study.folder, serves=serves, home=study.origin, recorded=study.recorded
         )
+        self._not_alone = ""
         if self._options.load.alone == "decode":
+            self._not_alone = dialect.cannot_decode_alone(dialect.release_of(self._options.install(study.baseline)))
+        if self._options.load.alone == "decode" and not self._not_alone:
             self._options = replace(self._options, flags={**self._options.flags, **dialect.decode_alone})
         self._names = KnobNames(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
@@ -96,18 +99,12 @@ class EngineWorkload(Workload):
     def problems(self) -> list[Problem]:
         return [
             *self._options.problems,
-            *self._alone_problems(),
+            *([Problem(("workload", "alone"), self._not_alone)] if self._not_alone else []),
             *self._profile_problems(),
             *self._names.problems(serves=self._serves),
             *self._scripts.dummy.problems(),
             *step_problems(self._options, self._dialect),
         ]
-
-    def _alone_problems(self) -> list[Problem]:
-        if self._options.load.alone != "decode" or self._dialect.decode_alone:
-            return []
-        what = f"{self._dialect.name} has no way to decode without a prefill server; SGLang has, and prefill works here"
-        return [Problem(("workload", "alone"), what)]
 
     def _profile_problems(self) -> Iterator[Problem]:
         since, dialect = self._dialect.profiles_from, self._dialect
