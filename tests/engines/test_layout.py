@@ -118,7 +118,7 @@ def test_names() -> None:
         (Layout(tp=8), EngineSettings(attention_backend="trtllm_mla"), "Blackwell"),
         (Layout(tp=8), EngineSettings(version=(0, 5, 3), attention_backend="triton", page_size=16), "page size 16"),
         (Layout(tp=8, pp=2, nodes=2), EngineSettings(accept_length=2, draft_tokens=4), "pipeline"),
-        (Layout(tp=8, attn_dp=8), EngineSettings(accept_length=2, draft_tokens=4), "attention DP"),
+        (Layout(tp=8, attn_dp=8), EngineSettings(version=(0, 5, 5), accept_length=2, draft_tokens=4), "attention DP"),
         (Layout(tp=12, gpus_per_node=8, nodes=2), EngineSettings(), "whole nodes"),
     ],
 )
@@ -127,6 +127,12 @@ def test_rules_that_were_paid_for(layout, settings, words) -> None:
     assert any(words in str(p) for p in problems), [str(p) for p in problems]
     with pytest.raises(InputError, match="not possible"):
         require_legal(R1, layout, load_gpu("h100"), settings)
+
+
+def test_a_line_of_releases_is_judged_as_its_newest() -> None:
+    for version in ((0, 5), (0, 5, 6)):  # (0, 5) is what a study without `version` means
+        settings = EngineSettings(version=version, accept_length=2, draft_tokens=4)
+        assert not layout_problems(R1, Layout(tp=8, attn_dp=8), load_gpu("h200"), settings)
 
 
 def test_three_prefill_nodes_in_one_group_failed_in_0_4_8() -> None:

@@ -276,10 +276,9 @@ def _speculation(case: _Checked) -> Iterator[LayoutProblem]:
         return
     if layout.pp > 1:
         yield LayoutProblem("speculation", "speculative decoding excludes pipeline stages", "use pp 1")
-    if layout.attn_dp > 1 and settings.version < (0, 5, 6):
-        yield LayoutProblem(
-            "speculation", "speculative decoding excluded attention DP in SGLang 0.4 and 0.5", "use attn-dp 1"
-        )
+    if layout.attn_dp > 1 and release_meant(settings.version) < (0, 5, 6):
+        text = "speculative decoding excludes attention DP before SGLang 0.5.6"
+        yield LayoutProblem("speculation", text, "use attn-dp 1, or a newer engine")
 
 
 # As SGLang groups them itself (arg_groups/choices.py of 0.5.23, ATTENTION_BACKEND_CHOICES).
