@@ -4,6 +4,7 @@ that people who tuned the same machines tried."""
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -104,6 +105,8 @@ def test_only_a_finished_stage_of_the_same_recipe_leads_on(tmp_path: Path) -> No
         ("model=llama-8b gpu=h200 gpus=1 role=decode", "concurrency="),
         ("model=llama-8b gpu=h200 gpus=1 algorithm=EAGLE", "draft="),
         ("model=deepseek-r1 gpu=h200 gpus=16", "site=FILE"),
+        ("model=deepseek-r1 gpu=h200 gpus=8 load_format=dummy experts=even", "write uniform"),
+        ("model=deepseek-r1 gpu=h200 gpus=8 load_format=dummy accept_length=glm-52", "did you mean glm-5.2"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_would_do(given: str, says: str) -> None:
@@ -166,6 +169,25 @@ def test_a_model_that_starts_and_dies_under_its_own_limit_has_a_recipe(tmp_path:
     setting = {"max_running_requests": 1024, "cuda_graph_max_bs": 512, "attention_backend": "triton"}
     texts, missed = follow("model=deepseek-v2-lite gpu=h200 gpus=1", setting, tmp_path)
     assert missed == set() and "is the only layout" in texts["back-ends"]
+
+
+def test_drafts_are_asked_beside_attention_dp_where_no_release_is_named(tmp_path: Path) -> None:
+    given = "model=deepseek-v3 gpu=h200 gpus=8 requests=60 kind=twin"
+    wanted = {"tp": 8, "attn_dp": 8, "speculative_algorithm": "EAGLE", "speculative_num_steps": 2}
+    texts, _ = follow(given, wanted, tmp_path)
+    assert "attn_dp: 8" in texts["drafts"]
+
+
+def test_the_engines_own_limit_written_out_is_no_baseline_that_dies(tmp_path: Path) -> None:
+    """A vocabulary of 128,256 on a small GPU: the engine allows 4096 requests, logits of so many do not fit."""
+    shape = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+             "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+             "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": True}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    given = f"model={tmp_path / 'config.json'} gpu=l40s gpus=1 rate=20 slo=itl_p95_ms=50 kind=twin"
+    texts, _ = follow(given, {"attention_backend": "flashinfer"}, tmp_path)
+    study = study_of(texts["batch"], tmp_path)
+    assert catalog.part("workloads", "twin")(study).predicted_failure(study.space.settings(study.baseline)) is None
 
 
 @pytest.mark.parametrize("model", ["llama-70b", "deepseek-r1"])

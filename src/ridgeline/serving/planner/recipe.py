@@ -21,14 +21,14 @@ from ridgeline.campaign.recipe import AFTER, RecipeStage, StageBefore
 from ridgeline.errors import InputError, NothingFound, near
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import ServingEngine, engine_named
-from ridgeline.serving.engines.behaviour import parse_acceptance
+from ridgeline.serving.engines.behaviour import parse_acceptance, parse_routing
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import list_layouts, nearest_fits
 from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import deepep_values, graphless, layout_problems, uses_deepep
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
-from ridgeline.serving.engines.releases import OWN_CHOICE, USUAL_ENGINE, title_of, workloads_of
+from ridgeline.serving.engines.releases import OWN_CHOICE, USUAL_ENGINE, release_meant, title_of, workloads_of
 from ridgeline.serving.engines.settings import (
     BACKENDS,
     DEFAULTS,
@@ -207,6 +207,10 @@ class _Case:
             raise InputError(f"{self.cluster} need a site: site=FILE (`ridgeline site list` has some to copy)")
         if "draft" not in self.given and "algorithm" in self.given:
             raise InputError(f"algorithm={self.given['algorithm']} is that of a draft model; name it by draft=")
+        if "experts" in self.given:
+            parse_routing(self.given["experts"])
+        if "accept_length" in self.given:
+            parse_acceptance(self.given["accept_length"])
 
     @property
     def paced(self) -> bool:
@@ -299,6 +303,10 @@ class _Case:
     def has(self, knob: str) -> bool:
         """Whether this release of the engine has it."""
         return self.engine.flags.knows(knob) and not self.engine.flags.missing(knob, self.base.version)
+
+    def takes(self, knob: str, value: Value) -> bool:
+        """Whether this release of the engine has this value of it."""
+        return self.has(knob) and not self.engine.flags.wrong_value(knob, value, release_meant(self.base.version))
 
     # The text of a study.
 
@@ -562,8 +570,8 @@ def _backend_stage(case: _Case) -> _Stage | _Skipped:
     gpu, own = case.cluster.gpu, case.applied.backend
     legal = [name for name in BACKENDS if _legal(case, attention_backend=name)]
     knobs = []
-    if len(legal) > 1 and case.engine.name in ROWS["attention_backend"].spelled:  # by these names
-        others = [name for name in legal if name != own]
+    if len(legal) > 1 and case.takes("attention_backend", own):  # by these names
+        others = [name for name in legal if name != own and case.takes("attention_backend", name)]
         why = f"{own} is what {case.engine.title} takes for this model on {gpu.generation.title()}; "
         why += f"{_listed(others)} can beat it for some heads, batches and lengths"
         knobs.append(_Knob("attention_backend", [own, *others], own, why))
@@ -608,12 +616,15 @@ def _runner_knobs(case: _Case) -> Iterator[_Knob]:
         return  # under DeepEP the kernels follow from it
     switch = case.engine.simulated_routing
     around = switch.around if switch is not None and case.dummy else ()
-    values = [name for name in known if name not in around]
+    taken = [name for name in known if case.takes("moe_runner_backend", name)]
+    values = [name for name in taken if name not in around]
+    if not values:
+        return
     what = f"{case.model.weights_dtype} on {case.cluster.gpu.generation.title()}"
     why = f"experts are most of the weights: kernels for {what} besides the engine's own choice"
-    if len(values) < len(known):
+    if len(values) < len(taken):
         why += (
-            f"; without {', '.join(n for n in known if n in around)}, which route dummy weights' tokens by themselves"
+            f"; without {', '.join(n for n in taken if n in around)}, which route dummy weights' tokens by themselves"
         )
     yield _Knob("moe_runner_backend", [OWN_CHOICE, *values], OWN_CHOICE, why)
 
@@ -684,11 +695,15 @@ def _batch_stage(case: _Case) -> _Stage | _Skipped:
     top = 2 ** math.ceil(math.log2(max(share, min(room, case.at_once or room), 2)))
     own = case.settings.max_running_requests or applied.running_limit
     running = sorted({own, *(n for n in _powers(top / 8, top) if n >= share)})
+    fitting = [n for n in running if case.planned(max_running_requests=n).fits]
+    start = own if own in fitting or not fitting else fitting[-1]
     why = f"the KV pool holds about {room:,.0f} requests of {mean:,.0f} tokens: more are taken back and done again, "
     why += "fewer leave the GPU idle" + (
         f". Of the whole engine: each of {share} groups and stages has its part" * (share > 1)
     )
-    knobs = [_Knob("max_running_requests", running, own, why)]
+    if start != own:
+        why += f". {case.engine.title}'s own {own:,} may run out of memory, by the plan: {start:,} is where to start"
+    knobs = [_Knob("max_running_requests", running, start, why)]
     rules: list[tuple[str, str]] = []
     graphs = [applied.graph_max_bs]
     if applied.graph_max_bs and not graphless(case.layout, case.role, case.base.version) and case.role != "prefill":
