@@ -70,13 +70,15 @@ def test_it_runs_nothing_and_overwrites_nothing_that_was_edited(tmp_path: Path) 
     file.write_text(f"{shown.stdout}# mine\n")
     again = ridgeline(*asked, cwd=tmp_path)
     assert again.returncode == 2 and "differs" in again.stderr
+    nowhere = ridgeline(*asked, "--out", "none/other.yaml", cwd=tmp_path)
+    assert nowhere.returncode == 2 and "there is no folder none;" in nowhere.stderr
     assert ridgeline(*asked, "--out", "other.yaml", cwd=tmp_path).stdout.startswith("other.yaml: stage 1 of 7")
 
 
 def test_only_a_finished_stage_of_the_same_recipe_leads_on(tmp_path: Path) -> None:
     asked = ["tune", "--recipe", "sglang"]
-    ridgeline(*asked, "model=deepseek-r1", "gpu=h100", "gpus=16", "requests=300", "kind=twin", cwd=tmp_path)
-    text = (tmp_path / "deepseek-r1-1-layout.yaml").read_text().replace("confirm: {top: 2", "confirm: {top: 0")
+    ridgeline(*asked, "model=llama-8b", "gpu=h200", "gpus=8", "requests=300", "kind=twin", cwd=tmp_path)
+    text = (tmp_path / "llama-8b-1-layout.yaml").read_text().replace("confirm: {top: 2", "confirm: {top: 0")
     (tmp_path / "unconfirmed.yaml").write_text(text)
     (tmp_path / "own.yaml").write_text("\n".join(li for li in text.splitlines() if not li.startswith("recipe:")))
     for name in ("unconfirmed", "own"):
@@ -158,7 +160,8 @@ def test_drafts_need_layers_that_draft_or_a_draft_model(tmp_path: Path) -> None:
     given = "model=llama-8b gpu=h200 gpus=1 concurrency=8 traffic=fixed:500:100"
     texts, _ = follow(given, {"attention_backend": "triton"}, tmp_path)
     assert "drafts" not in texts and "no draft model is given (draft=)" in texts["proof"]
-    texts, missed = follow(f"{given} draft=/models/eagle3", {"speculative_algorithm": "EAGLE3"}, tmp_path)
+    wanted: dict[str, Value] = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3}
+    texts, missed = follow(f"{given} draft=/models/eagle3", wanted, tmp_path)
     assert not missed and "/models/eagle3" in texts["drafts"]
     texts, _ = follow("model=deepseek-r1 gpu=h200 gpus=8 load_format=dummy", {}, tmp_path)
     assert "drafts" not in texts
@@ -173,7 +176,7 @@ def test_a_model_that_starts_and_dies_under_its_own_limit_has_a_recipe(tmp_path:
 
 def test_drafts_are_asked_beside_attention_dp_where_no_release_is_named(tmp_path: Path) -> None:
     given = "model=deepseek-v3 gpu=h200 gpus=8 requests=60 kind=twin"
-    wanted = {"tp": 8, "attn_dp": 8, "speculative_algorithm": "EAGLE", "speculative_num_steps": 2}
+    wanted: dict[str, Value] = {"tp": 8, "attn_dp": 8, "speculative_algorithm": "EAGLE", "speculative_num_steps": 2}
     texts, _ = follow(given, wanted, tmp_path)
     assert "attn_dp: 8" in texts["drafts"]
 

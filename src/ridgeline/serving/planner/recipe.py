@@ -41,7 +41,7 @@ from ridgeline.serving.engines.settings import (
     resolve,
     settings_of,
 )
-from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
+from ridgeline.serving.hardware.cluster import GIB, Cluster, Gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.study import START_S, beside
@@ -520,10 +520,9 @@ def _layout_stage(case: _Case) -> _Stage | _Skipped:
     )
     memory = _memory_knob(case)
     if tight:
-        why = (
-            f"{sum(plan.mem_fraction != plan.engine_fraction for _, plan in rows)} of the layouts hold so much weight "
-        )
-        why += "that they start, or keep a useful KV pool, only with more than the engine takes by itself"
+        held = sum(plan.mem_fraction != plan.engine_fraction for _, plan in rows)
+        why = "layouts that hold so much weight that they start, or keep a useful KV pool, only with more than the "
+        why += f"engine takes by itself: {held}"
         knobs.append(_Knob(memory, [OWN_CHOICE, *dict.fromkeys((tight[0], tight[-1]))], OWN_CHOICE, why))
     rules = [(f"{' * '.join(n for n in _LAYOUT[:3] if n in varied)} != {case.cluster.gpus}", "use every GPU")]
     if "attn_dp" in varied:
@@ -572,7 +571,7 @@ def _backend_stage(case: _Case) -> _Stage | _Skipped:
     knobs = []
     if len(legal) > 1 and case.takes("attention_backend", own):  # by these names
         others = [name for name in legal if name != own and case.takes("attention_backend", name)]
-        why = f"{own} is what {case.engine.title} takes for this model on {gpu.generation.title()}; "
+        why = f"{own} is what {case.engine.title} takes for this model on {_generation(gpu)}; "
         why += f"{_listed(others)} can beat it for some heads, batches and lengths"
         knobs.append(_Knob("attention_backend", [own, *others], own, why))
     paged = [name for name in legal if _legal(case, attention_backend=name, page_size=_PAGE)]
@@ -620,13 +619,18 @@ def _runner_knobs(case: _Case) -> Iterator[_Knob]:
     values = [name for name in taken if name not in around]
     if not values:
         return
-    what = f"{case.model.weights_dtype} on {case.cluster.gpu.generation.title()}"
+    what = f"{case.model.weights_dtype} on {_generation(case.cluster.gpu)}"
     why = f"experts are most of the weights: kernels for {what} besides the engine's own choice"
     if len(values) < len(taken):
         why += (
             f"; without {', '.join(n for n in taken if n in around)}, which route dummy weights' tokens by themselves"
         )
     yield _Knob("moe_runner_backend", [OWN_CHOICE, *values], OWN_CHOICE, why)
+
+
+def _generation(gpu: Gpu) -> str:
+    """As people write it: Hopper, but CDNA4."""
+    return gpu.generation.upper() if gpu.is_amd else gpu.generation.title()
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -82,7 +82,10 @@ class EngineWorkload(Workload):
             study.workload.options, study.folder, serves=serves, home=study.origin, recorded=study.recorded
         )
         if self._options.load.alone == "decode":
-            self._options = replace(self._options, flags={**self._options.flags, **dialect.decode_alone})
+            release = dialect.release_of(self._options.install(study.baseline))
+            # SGLang before 0.5.2 has no `fake` transfer: it goes by the host that decode_alone_body names
+            alone = {n: v for n, v in dialect.decode_alone.items() if not dialect.flags.wrong_value(n, v, release)}
+            self._options = replace(self._options, flags={**self._options.flags, **alone})
         self._names = KnobNames(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = (*signatures(dialect.flags, dialect.failure_texts, dialect.memory_flag), *PROGRAM_FAILURES)
