@@ -4,6 +4,7 @@ that people who tuned the same machines tried."""
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -69,13 +70,15 @@ def test_it_runs_nothing_and_overwrites_nothing_that_was_edited(tmp_path: Path) 
     file.write_text(f"{shown.stdout}# mine\n")
     again = ridgeline(*asked, cwd=tmp_path)
     assert again.returncode == 2 and "differs" in again.stderr
+    nowhere = ridgeline(*asked, "--out", "none/other.yaml", cwd=tmp_path)
+    assert nowhere.returncode == 2 and "there is no folder none;" in nowhere.stderr
     assert ridgeline(*asked, "--out", "other.yaml", cwd=tmp_path).stdout.startswith("other.yaml: stage 1 of 7")
 
 
 def test_only_a_finished_stage_of_the_same_recipe_leads_on(tmp_path: Path) -> None:
     asked = ["tune", "--recipe", "sglang"]
-    ridgeline(*asked, "model=deepseek-r1", "gpu=h100", "gpus=16", "requests=300", "kind=twin", cwd=tmp_path)
-    text = (tmp_path / "deepseek-r1-1-layout.yaml").read_text().replace("confirm: {top: 2", "confirm: {top: 0")
+    ridgeline(*asked, "model=llama-8b", "gpu=h200", "gpus=8", "requests=300", "kind=twin", cwd=tmp_path)
+    text = (tmp_path / "llama-8b-1-layout.yaml").read_text().replace("confirm: {top: 2", "confirm: {top: 0")
     (tmp_path / "unconfirmed.yaml").write_text(text)
     (tmp_path / "own.yaml").write_text("\n".join(li for li in text.splitlines() if not li.startswith("recipe:")))
     for name in ("unconfirmed", "own"):
@@ -102,9 +105,10 @@ def test_only_a_finished_stage_of_the_same_recipe_leads_on(tmp_path: Path) -> No
         ("model=llama-8b gpu=h200 gpus=1 kind=sglang-serve", "give rate= or concurrency="),
         ("model=llama-8b gpu=h200 gpus=1 kind=vllm-serve", "sglang-serve"),
         ("model=llama-8b gpu=h200 gpus=1 role=decode", "concurrency="),
-        ("model=llama-8b gpu=h200 gpus=1 role=decode concurrency=8 version=0.4.8", "cannot decode alone"),
         ("model=llama-8b gpu=h200 gpus=1 algorithm=EAGLE", "draft="),
         ("model=deepseek-r1 gpu=h200 gpus=16", "site=FILE"),
+        ("model=deepseek-r1 gpu=h200 gpus=8 load_format=dummy experts=even", "write uniform"),
+        ("model=deepseek-r1 gpu=h200 gpus=8 load_format=dummy accept_length=glm-52", "did you mean glm-5.2"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_would_do(given: str, says: str) -> None:
@@ -156,7 +160,8 @@ def test_drafts_need_layers_that_draft_or_a_draft_model(tmp_path: Path) -> None:
     given = "model=llama-8b gpu=h200 gpus=1 concurrency=8 traffic=fixed:500:100"
     texts, _ = follow(given, {"attention_backend": "triton"}, tmp_path)
     assert "drafts" not in texts and "no draft model is given (draft=)" in texts["proof"]
-    texts, missed = follow(f"{given} draft=/models/eagle3", {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3}, tmp_path)
+    wanted: dict[str, Value] = {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3}
+    texts, missed = follow(f"{given} draft=/models/eagle3", wanted, tmp_path)
     assert not missed and "/models/eagle3" in texts["drafts"]
     texts, _ = follow("model=deepseek-r1 gpu=h200 gpus=8 load_format=dummy", {}, tmp_path)
     assert "drafts" not in texts
@@ -167,6 +172,25 @@ def test_a_model_that_starts_and_dies_under_its_own_limit_has_a_recipe(tmp_path:
     setting = {"max_running_requests": 1024, "cuda_graph_max_bs": 512, "attention_backend": "triton"}
     texts, missed = follow("model=deepseek-v2-lite gpu=h200 gpus=1", setting, tmp_path)
     assert missed == set() and "is the only layout" in texts["back-ends"]
+
+
+def test_drafts_are_asked_beside_attention_dp_where_no_release_is_named(tmp_path: Path) -> None:
+    given = "model=deepseek-v3 gpu=h200 gpus=8 requests=60 kind=twin"
+    wanted: dict[str, Value] = {"tp": 8, "attn_dp": 8, "speculative_algorithm": "EAGLE", "speculative_num_steps": 2}
+    texts, _ = follow(given, wanted, tmp_path)
+    assert "attn_dp: 8" in texts["drafts"]
+
+
+def test_the_engines_own_limit_written_out_is_no_baseline_that_dies(tmp_path: Path) -> None:
+    """A vocabulary of 128,256 on a small GPU: the engine allows 4096 requests, logits of so many do not fit."""
+    shape = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+             "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
+             "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": True}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    given = f"model={tmp_path / 'config.json'} gpu=l40s gpus=1 rate=20 slo=itl_p95_ms=50 kind=twin"
+    texts, _ = follow(given, {"attention_backend": "flashinfer"}, tmp_path)
+    study = study_of(texts["batch"], tmp_path)
+    assert catalog.part("workloads", "twin")(study).predicted_failure(study.space.settings(study.baseline)) is None
 
 
 @pytest.mark.parametrize("model", ["llama-70b", "deepseek-r1"])

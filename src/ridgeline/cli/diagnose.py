@@ -143,7 +143,7 @@ def _diagnosis_text(diagnosis: Diagnosis) -> str:
 def _finding(finding: Finding) -> str:
     lines = [_wrapped(f"  {finding.severity}: {finding.claim}", "    ")]
     lines += [_quote(f"{e.line_number}: {e.text}") for e in finding.evidence]
-    if finding.share is not None or finding.severity != "note":
+    if finding.share is not None or finding.severity == "advice":
         lines.append(f"    at stake: {_stake(finding)}")
     lines.append(_wrapped(f"    -> {finding.advice}", "       "))
     if finding.knobs:

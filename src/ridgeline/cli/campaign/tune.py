@@ -103,6 +103,8 @@ def _write_stage(name: str, words: list[str], out: Path | None, only_shown: bool
         print(stage.text, end="")
         return
     path = out or Path(f"{stage.name}.yaml")
+    if not path.parent.is_dir():
+        raise InputError(f"--out {path}: there is no folder {path.parent}; make it, or write elsewhere")
     if path.exists() and path.read_text() != stage.text:
         raise InputError(f"{path} is there already and differs; rename it, or write elsewhere with --out")
     files.write_whole(path, stage.text)

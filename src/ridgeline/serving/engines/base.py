@@ -28,7 +28,7 @@ from ridgeline.serving.engines.flags import EngineFlags
 from ridgeline.serving.engines.install import Install, flags_of, version_of
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import MemoryPlan
-from ridgeline.serving.engines.releases import NEWEST, Version, parse_version, release_text
+from ridgeline.serving.engines.releases import NEWEST, Version, parse_version
 from ridgeline.serving.engines.settings import EngineDefaults, EngineSettings, values_of
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.model import Model
@@ -397,13 +397,6 @@ class ServingEngine:
     def introspect(self) -> str:
         """Python text that prints the installed engine's flags as JSON, name to kind: value, switch, toggle or list."""
         return "print('{}')"
-
-    def cannot_decode_alone(self, release: Version) -> str:
-        """Why this release has no server that decodes as if all KV had come; empty where it has."""
-        if not self.decode_alone:
-            return f"{self.name} has no way to decode without a prefill server; SGLang has, and prefill works here"
-        wrong = (self.flags.wrong_value(name, value, release) for name, value in self.decode_alone.items())
-        return next((f"{release_text(self.name, release)} cannot decode alone: {why}" for why in wrong if why), "")
 
     def release_of(self, install: Install) -> Version:
         """As the study says, as the engine on this machine says or said, or the newest we know of."""

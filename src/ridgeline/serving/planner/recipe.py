@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from textwrap import wrap
@@ -21,14 +21,14 @@ from ridgeline.campaign.recipe import AFTER, RecipeStage, StageBefore
 from ridgeline.errors import InputError, NothingFound, near
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.base import ServingEngine, engine_named
-from ridgeline.serving.engines.behaviour import parse_acceptance
+from ridgeline.serving.engines.behaviour import parse_acceptance, parse_routing
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import list_layouts, nearest_fits
 from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import deepep_values, graphless, layout_problems, uses_deepep
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
-from ridgeline.serving.engines.releases import OWN_CHOICE, USUAL_ENGINE, title_of, workloads_of
+from ridgeline.serving.engines.releases import OWN_CHOICE, USUAL_ENGINE, release_meant, title_of, workloads_of
 from ridgeline.serving.engines.settings import (
     BACKENDS,
     DEFAULTS,
@@ -41,7 +41,7 @@ from ridgeline.serving.engines.settings import (
     resolve,
     settings_of,
 )
-from ridgeline.serving.hardware.cluster import GIB, Cluster, make_cluster
+from ridgeline.serving.hardware.cluster import GIB, Cluster, Gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.study import START_S, beside
@@ -203,12 +203,14 @@ class _Case:
             raise InputError(f"role={self.role}: use prefill or decode, or leave it out")
         if self.role != "both" and (self.kind == _TWIN or "concurrency" not in self.given):
             raise InputError(f"role={self.role} is measured alone, on the real engine, with concurrency= at once")
-        if self.role == "decode" and (why := self.engine.cannot_decode_alone(self.base.version)):
-            raise InputError(f"role=decode: {why}")
         if self.kind != _TWIN and self.cluster.nodes > 1 and "site" not in self.given:
             raise InputError(f"{self.cluster} need a site: site=FILE (`ridgeline site list` has some to copy)")
         if "draft" not in self.given and "algorithm" in self.given:
             raise InputError(f"algorithm={self.given['algorithm']} is that of a draft model; name it by draft=")
+        if "experts" in self.given:
+            parse_routing(self.given["experts"])
+        if "accept_length" in self.given:
+            parse_acceptance(self.given["accept_length"])
 
     @property
     def paced(self) -> bool:
@@ -302,9 +304,9 @@ class _Case:
         """Whether this release of the engine has it."""
         return self.engine.flags.knows(knob) and not self.engine.flags.missing(knob, self.base.version)
 
-    def taken(self, knob: str, values: Iterable[str]) -> list[str]:
-        """Those that this release of the engine takes."""
-        return [v for v in values if self.has(knob) and not self.engine.flags.wrong_value(knob, v, self.base.version)]
+    def takes(self, knob: str, value: Value) -> bool:
+        """Whether this release of the engine has this value of it."""
+        return self.has(knob) and not self.engine.flags.wrong_value(knob, value, release_meant(self.base.version))
 
     # The text of a study.
 
@@ -518,10 +520,9 @@ def _layout_stage(case: _Case) -> _Stage | _Skipped:
     )
     memory = _memory_knob(case)
     if tight:
-        why = (
-            f"{sum(plan.mem_fraction != plan.engine_fraction for _, plan in rows)} of the layouts hold so much weight "
-        )
-        why += "that they start, or keep a useful KV pool, only with more than the engine takes by itself"
+        held = sum(plan.mem_fraction != plan.engine_fraction for _, plan in rows)
+        why = "layouts that hold so much weight that they start, or keep a useful KV pool, only with more than the "
+        why += f"engine takes by itself: {held}"
         knobs.append(_Knob(memory, [OWN_CHOICE, *dict.fromkeys((tight[0], tight[-1]))], OWN_CHOICE, why))
     rules = [(f"{' * '.join(n for n in _LAYOUT[:3] if n in varied)} != {case.cluster.gpus}", "use every GPU")]
     if "attn_dp" in varied:
@@ -566,11 +567,11 @@ def _deepep_derived(case: _Case, layouts: Sequence[Layout]) -> tuple[tuple[str, 
 
 def _backend_stage(case: _Case) -> _Stage | _Skipped:
     gpu, own = case.cluster.gpu, case.applied.backend
-    legal = [name for name in case.taken("attention_backend", BACKENDS) if _legal(case, attention_backend=name)]
+    legal = [name for name in BACKENDS if _legal(case, attention_backend=name)]
     knobs = []
-    if len(legal) > 1 and own in legal:  # vLLM has other names
-        others = [name for name in legal if name != own]
-        why = f"{own} is what {case.engine.title} takes for this model on {gpu.generation.title()}; "
+    if len(legal) > 1 and case.takes("attention_backend", own):  # by these names
+        others = [name for name in legal if name != own and case.takes("attention_backend", name)]
+        why = f"{own} is what {case.engine.title} takes for this model on {_generation(gpu)}; "
         why += f"{_listed(others)} can beat it for some heads, batches and lengths"
         knobs.append(_Knob("attention_backend", [own, *others], own, why))
     paged = [name for name in legal if _legal(case, attention_backend=name, page_size=_PAGE)]
@@ -609,19 +610,27 @@ _RUNNERS: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 def _runner_knobs(case: _Case) -> Iterator[_Knob]:
-    known = case.taken("moe_runner_backend", _RUNNERS.get((case.cluster.gpu.generation, case.model.weights_dtype), ()))
+    known = _RUNNERS.get((case.cluster.gpu.generation, case.model.weights_dtype), ())
     if case.model.experts is None or not known or not case.shows("moe_runner_backend") or uses_deepep(case.layout):
         return  # under DeepEP the kernels follow from it
     switch = case.engine.simulated_routing
     around = switch.around if switch is not None and case.dummy else ()
-    values = [name for name in known if name not in around]
-    what = f"{case.model.weights_dtype} on {case.cluster.gpu.generation.title()}"
+    taken = [name for name in known if case.takes("moe_runner_backend", name)]
+    values = [name for name in taken if name not in around]
+    if not values:
+        return
+    what = f"{case.model.weights_dtype} on {_generation(case.cluster.gpu)}"
     why = f"experts are most of the weights: kernels for {what} besides the engine's own choice"
-    if len(values) < len(known):
+    if len(values) < len(taken):
         why += (
-            f"; without {', '.join(n for n in known if n in around)}, which route dummy weights' tokens by themselves"
+            f"; without {', '.join(n for n in taken if n in around)}, which route dummy weights' tokens by themselves"
         )
     yield _Knob("moe_runner_backend", [OWN_CHOICE, *values], OWN_CHOICE, why)
+
+
+def _generation(gpu: Gpu) -> str:
+    """As people write it: Hopper, but CDNA4."""
+    return gpu.generation.upper() if gpu.is_amd else gpu.generation.title()
 
 
 def _listed(words: Sequence[str]) -> str:
@@ -690,11 +699,15 @@ def _batch_stage(case: _Case) -> _Stage | _Skipped:
     top = 2 ** math.ceil(math.log2(max(share, min(room, case.at_once or room), 2)))
     own = case.settings.max_running_requests or applied.running_limit
     running = sorted({own, *(n for n in _powers(top / 8, top) if n >= share)})
+    fitting = [n for n in running if case.planned(max_running_requests=n).fits]
+    start = own if own in fitting or not fitting else fitting[-1]
     why = f"the KV pool holds about {room:,.0f} requests of {mean:,.0f} tokens: more are taken back and done again, "
     why += "fewer leave the GPU idle" + (
         f". Of the whole engine: each of {share} groups and stages has its part" * (share > 1)
     )
-    knobs = [_Knob("max_running_requests", running, own, why)]
+    if start != own:
+        why += f". {case.engine.title}'s own {own:,} may run out of memory, by the plan: {start:,} is where to start"
+    knobs = [_Knob("max_running_requests", running, start, why)]
     rules: list[tuple[str, str]] = []
     graphs = [applied.graph_max_bs]
     if applied.graph_max_bs and not graphless(case.layout, case.role, case.base.version) and case.role != "prefill":

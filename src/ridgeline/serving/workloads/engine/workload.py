@@ -81,11 +81,11 @@ class EngineWorkload(Workload):
         self._options = read_options(
             study.workload.options, study.folder, serves=serves, home=study.origin, recorded=study.recorded
         )
-        self._not_alone = ""
         if self._options.load.alone == "decode":
-            self._not_alone = dialect.cannot_decode_alone(dialect.release_of(self._options.install(study.baseline)))
-        if self._options.load.alone == "decode" and not self._not_alone:
-            self._options = replace(self._options, flags={**self._options.flags, **dialect.decode_alone})
+            release = dialect.release_of(self._options.install(study.baseline))
+            # SGLang before 0.5.2 has no `fake` transfer: it goes by the host that decode_alone_body names
+            alone = {n: v for n, v in dialect.decode_alone.items() if not dialect.flags.wrong_value(n, v, release)}
+            self._options = replace(self._options, flags={**self._options.flags, **alone})
         self._names = KnobNames(study, self._options, dialect)
         self._scripts = Scripts(study, self._options, dialect, self._names, serves=serves)
         self.signatures = (*signatures(dialect.flags, dialect.failure_texts, dialect.memory_flag), *PROGRAM_FAILURES)
@@ -99,12 +99,18 @@ class EngineWorkload(Workload):
     def problems(self) -> list[Problem]:
         return [
             *self._options.problems,
-            *([Problem(("workload", "alone"), self._not_alone)] if self._not_alone else []),
+            *self._alone_problems(),
             *self._profile_problems(),
             *self._names.problems(serves=self._serves),
             *self._scripts.dummy.problems(),
             *step_problems(self._options, self._dialect),
         ]
+
+    def _alone_problems(self) -> list[Problem]:
+        if self._options.load.alone != "decode" or self._dialect.decode_alone:
+            return []
+        what = f"{self._dialect.name} has no way to decode without a prefill server; SGLang has, and prefill works here"
+        return [Problem(("workload", "alone"), what)]
 
     def _profile_problems(self) -> Iterator[Problem]:
         since, dialect = self._dialect.profiles_from, self._dialect
