@@ -156,7 +156,9 @@ def test_drafts_need_layers_that_draft_or_a_draft_model(tmp_path: Path) -> None:
     given = "model=llama-8b gpu=h200 gpus=1 concurrency=8 traffic=fixed:500:100"
     texts, _ = follow(given, {"attention_backend": "triton"}, tmp_path)
     assert "drafts" not in texts and "no draft model is given (draft=)" in texts["proof"]
-    texts, missed = follow(f"{given} draft=/models/eagle3", {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3}, tmp_path)
+    texts, missed = follow(
+        f"{given} draft=/models/eagle3", {"speculative_algorithm": "EAGLE3", "speculative_num_steps": 3}, tmp_path
+    )
     assert not missed and "/models/eagle3" in texts["drafts"]
     texts, _ = follow("model=deepseek-r1 gpu=h200 gpus=8 load_format=dummy", {}, tmp_path)
     assert "drafts" not in texts

@@ -85,7 +85,9 @@ class SglangDefaults(EngineDefaults):
         return int(min(max(pool_tokens / model.context_tokens * 512, 2048), 4096))
 
     def mixes(self, settings: EngineSettings, layout: Layout) -> bool:
-        if settings.drafting and not (_since(settings, *_DRAFTS_MIX) and settings.draft_method.upper() in _MIXED_DRAFTS):
+        if settings.drafting and not (
+            _since(settings, *_DRAFTS_MIX) and settings.draft_method.upper() in _MIXED_DRAFTS
+        ):
             return False
         return settings.mixed_chunk and layout.attn_dp == 1
 
