@@ -190,7 +190,7 @@ def test_json_stays_one_document_whatever_it_holds() -> None:
         (f"twin simulate {ONE} --rate inf", "above zero"),
         (f"twin simulate {ONE} --requests 99999999999999999999", "send fewer"),
         (f"twin simulate {ONE} --page-size 99999999999999999999", "1 to 1,024"),
-        (f"twin simulate {ONE} --accept-length nan", "1 or more tokens"),
+        (f"twin simulate {ONE} --accept-length nan", "at least 1 token"),
         (f"twin simulate {ONE} --schedule-conservativeness -1", "0 and above"),
         (f"twin simulate {ONE} --attention-backend flashmla", "use fa3"),
         (f"twin explain {ONE} --batch 1000000", "ask for a batch of at most"),

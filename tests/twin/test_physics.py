@@ -15,7 +15,7 @@ from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import serve
 from ridgeline.serving.twin.disaggregation import RESERVED_TOKENS, DecodeEngine, PrefillEngine
 from ridgeline.serving.twin.operators import expert_rate, fullest_load, fullest_share, touched
-from ridgeline.serving.twin.priors import DRAFT_PHASE_S, DRAFT_PLAN_S
+from ridgeline.serving.twin.priors import DRAFT_AHEAD_S, DRAFT_PLAN_S
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.simulate import build, simulate, step_time
@@ -148,8 +148,8 @@ def test_drafting_pays_for_its_phases_and_flashinfer_for_a_plan_of_every_pass():
             times_of(make.llama(draft_tokens=drafts, accept_length=2.0, attention_backend=backend))
             for backend in ("fa3", "flashinfer")
         )
-        assert term(ahead, "host between") == pytest.approx(3 * DRAFT_PHASE_S)
-        assert term(planned, "host between") == pytest.approx(3 * DRAFT_PHASE_S + (drafts + 1) * DRAFT_PLAN_S)
+        assert term(ahead, "host between") == pytest.approx(3 * DRAFT_AHEAD_S)
+        assert term(planned, "host between") == pytest.approx(3 * DRAFT_AHEAD_S + (drafts + 1) * DRAFT_PLAN_S)
 
 
 def test_the_layer_that_drafts_is_in_16_bits_beside_fp4_weights():

@@ -69,7 +69,7 @@ def test_calibrate_then_simulate(capsys, tmp_path):
         (["--tp", "16", "--attention-backend", "fa9"], "use one of fa3"),
         (["--tp", "16", "--routing", "random"], "round-robin"),
         (["--tp", "16", "--prefill-groups", "3x3"], "come together"),
-        (["--tp", "16", "--accept-length", "3"], "draft tokens"),
+        (["--tp", "16", "--accept-length", "3"], "at least 2 drafted tokens"),
         (["--tp", "16", "--calibration", "nowhere.json"], "ridgeline twin calibrate"),
         (["--tp", "16", "--traffic", "fixed:90000:500", "--requests", "2", "--mem-fraction", "0.56"], "KV pool"),
     ],

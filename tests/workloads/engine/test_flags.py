@@ -135,6 +135,14 @@ def test_weights_that_a_flag_says_are_smaller_are_not_refused(
     assert (refused is None) == fits and (fits or "weights need" in str(refused)), refused
 
 
+def test_rules_of_gpus_are_not_those_of_processors(tmp_path: Path) -> None:
+    """SGLang's guide to servers without GPUs: `--device cpu --tp 6`, a rank for each of six NUMA nodes."""
+    for device, refused in (("cpu", False), ("cuda", True)):
+        of = study(tmp_path, "sglang-serve", {"tp": [6]}, model="deepseek-r1", version="0.5.23",
+                   flags={"device": device})  # fmt: skip
+        assert (catalog.part("workloads", "sglang-serve")(of).refusal(of.baseline) is not None) == refused
+
+
 def test_flags_of_vllms_front_are_those_of_all_releases() -> None:
     """Since 0.10 its parser makes them of a class's fields; they went nowhere."""
     for name in ("enable_auto_tool_choice", "tool_call_parser", "chat_template", "enable_prompt_tokens_details"):

@@ -148,7 +148,7 @@ def _length(said: object) -> float:
     if not isinstance(said, int | float) or isinstance(said, bool):
         raise InputError(f"{said!r} is no accept length; give one such as 2.4, a list by drafted tokens, or a curve")
     if not 1 <= said < math.inf:
-        raise InputError(f"an accept length of {said:g} is none: a verified step keeps at least 1 token")
+        raise InputError(f"an accept length of {said:g} is none; a verified step keeps at least 1 token")
     return float(said)
 
 

@@ -15,7 +15,7 @@ from ridgeline.serving.model.model import Model
 _NUMBERS = ("speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens")
 # Algorithms of one handler, by which steps, branches and tokens follow from each other.
 _STEPPED = frozenset({"EAGLE", "NEXTN", "EAGLE3", "STANDALONE"})
-# They always draft with a model of their own. EAGLE takes the model's own layers, DSPARK those that a checkpoint brings.
+# They always draft with a model of their own; EAGLE takes the model's layers, DSPARK those that a checkpoint brings.
 _OWN_MODEL = frozenset({"EAGLE3", "STANDALONE", "DFLASH"})
 _NO_ATTENTION_DP = frozenset({"STANDALONE", "NGRAM"})
 _DFLASH_ATTENTION_DP: Version = (0, 5, 23)

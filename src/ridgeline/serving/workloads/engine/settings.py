@@ -219,8 +219,8 @@ def refusal(
         return str(foreign)  # also one that is not modelled, which `settings` leaves out
     if reason := _tier_refusal(dialect, values, asked, site, 0.0):
         return reason
-    if model is None:
-        return None
+    if model is None or (dialect.simulated and dialect.on_processors(install, values)):
+        return None  # the rules are those of GPUs: on processors SGLang pads heads that its ranks cannot share
     dense_whole = values.get("moe_dense_tp_size") == 1
     kept = model_of(model, values)
     if problems := layout_problems(kept, layout, gpu, settings, role_of(values), dense_whole=dense_whole):
