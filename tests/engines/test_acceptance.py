@@ -95,7 +95,8 @@ def test_more_than_is_drafted_cannot_be_kept() -> None:
         ({"speculative_algorithm": "DSPARK", "speculative_dspark_block_size": 5}, Drafting(6, 1, 1, 5)),
         ({"speculative_num_steps": 3, "speculative_num_draft_tokens": 4}, Drafting()),
         ({"speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}'}, Drafting(3, 2, 1, 2)),
-        ({"speculative_config": '{"method": "mtp"}'}, Drafting(2, 1, 1, 1)),  # as many as the model has layers
+        ({"speculative_config": '{"method": "mtp", "model": "/m"}'}, Drafting(2, 1, 1, 1)),  # as many as it has layers
+        ({"speculative_config": '{"method": "mtp", "num_speculative_tokens": "2"}'}, Drafting(3, 2, 1, 2)),
         ({"speculative_config": '{"method": "ngram", "num_speculative_tokens": 4}'}, Drafting(5, 0, 1, 4)),
         ({"speculative_config": "null"}, Drafting()),
         ({"speculative_algorithm": "ngram", "speculative_num_steps": 4}, Drafting(5, 0, 1, 4)),  # --spec-tokens 4

@@ -76,9 +76,7 @@ def test_sglang(release: Version, given: dict[str, Value], words: str) -> None:
         ),
         ((0, 33, 0), {"speculative_config": "mtp"}, "is no JSON"),
         ((0, 33, 0), {"speculative_config": "[1]"}, "no JSON object"),
-        ((0, 33, 0), {"speculative_config": '{"method": "mtp", "num_speculative_tokens": "3"}'}, "'3', which is no"),
-        ((0, 33, 0), {"speculative_config": '{"method": "mtp", "num_speculative_tokens": 0}'}, "at least 1"),
-        ((0, 33, 0), {"speculative_config": '{"method": "mtp"}'}, ""),
+        ((0, 33, 0), {"speculative_config": '{"method": "mtp", "num_speculative_tokens": "3"}'}, ""),  # taken as 3
         ((0, 33, 0), {"long_prefill_token_threshold": 9000, "max_model_len": 8192}, "more than max_model_len"),
         ((0, 32, 0), {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}, ""),
         ((0, 32, 0), {"spec_method": "ngram", "spec_tokens": 3}, ""),
