@@ -62,14 +62,14 @@ POPULARITY_SPREAD = 0.7
 SWITCH_SMALL = 6
 # Experts in FP8 blocks for whose number and width on a rank SGLang ships no tuned tiles: share of what tuned ones reach
 # of the memory's bandwidth (GLM-4.5-Air on one H200: 0.68 and 0.79 of it at 4 and 32 requests, where the tables, which
-# are of tuned ones, have 0.89). What it ships (0.5.15 and 0.5.23, fused_moe_triton/configs): experts, with the shared
-# one or without, and their width.
+# are of tuned ones, have 0.89). What it ships for the one GPU on which this was measured (0.5.15 and 0.5.23,
+# fused_moe_triton/configs): experts, with the shared one or without, and their width.
 UNTUNED_BLOCKS = 0.83
 TUNED_BLOCKS = {
-    "h100": {(64, 1024), (128, 384), (256, 128), (256, 384), (257, 128), (272, 128), (512, 128), (512, 256)},
     "h200": {(64, 512), (72, 2048), (80, 640), (128, 384), (128, 768), (160, 640), (256, 256), (256, 512), (257, 128),
              (257, 256), (257, 512), (264, 256), (384, 128), (385, 128), (512, 128), (513, 512)},
 }  # fmt: skip
+# fmt: skip
 # Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
 PIPELINE_BUBBLE = 1.05
 
