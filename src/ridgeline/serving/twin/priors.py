@@ -69,7 +69,6 @@ TUNED_BLOCKS = {
     "h200": {(64, 512), (72, 2048), (80, 640), (128, 384), (128, 768), (160, 640), (256, 256), (256, 512), (257, 128),
              (257, 256), (257, 512), (264, 256), (384, 128), (385, 128), (512, 128), (513, 512)},
 }  # fmt: skip
-# fmt: skip
 # Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
 PIPELINE_BUBBLE = 1.05
 
