@@ -257,6 +257,11 @@ def test_paste_is_what_a_person_types(twin: TwinWorkload) -> None:
     ]
 
 
+def test_a_shape_without_weights_is_never_offered_as_if_it_could_be_served(twin: TwinWorkload) -> None:
+    offered = twin.offered({**settings(tp=8, pp=2), "gpus": 16})
+    assert '--model-path "${WEIGHTS:?' in offered and "deepseek-r1" not in offered
+
+
 def test_an_older_engine_has_other_flags(tmp_path: Path) -> None:
     text = EXAMPLE.read_text().replace("  model:", "  version: 0.4.10\n  model:")
     file = _written(tmp_path, text)

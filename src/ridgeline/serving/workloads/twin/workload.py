@@ -260,7 +260,7 @@ class TwinWorkload(Workload):
     def offered(self, settings: Settings) -> str:
         """Never a model that was made for a benchmark, or without weights."""
         values = self._values(settings)
-        if not self._engine_arguments.model.endswith(".json") and values.get(LOAD_FORMAT) != DUMMY:
+        if not self._scripts.benchmark_only(settings):
             return self.paste(settings)
         if values.get(LOAD_FORMAT) == DUMMY:
             del values[LOAD_FORMAT]
