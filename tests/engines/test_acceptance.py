@@ -43,6 +43,7 @@ def test_a_curve_never_keeps_more_than_was_drafted(curve: AcceptanceCurve) -> No
     [
         (2.4, 3, 2.4),
         ("2.4", 2, 2.4),
+        ("1.8,2.3", 2, 2.3),
         ([1.8, 2.3], 1, 1.8),
         ([1.8, 2.3], 5, 2.3),  # deeper than what was measured: no more than that
         ("glm-5.2", 3, 2.99),

@@ -127,7 +127,8 @@ def parse_acceptance(said: object) -> Acceptance:
     """A length such as 2.4, the lengths of one, two, ... drafted tokens, or the name of a measured curve."""
     if isinstance(said, str):
         try:
-            return parse_acceptance(float(said))
+            typed = [float(part) for part in said.split(",")]  # as on a command line: 2.4, or 1.8,2.3,2.5
+            return parse_acceptance(typed if len(typed) > 1 else typed[0])
         except ValueError:
             named = next((curve for curve in CURVES if curve.name == said), None)
         if named is None:
