@@ -255,11 +255,11 @@ def test_a_node_with_amd_gpus_runs_amds_tools(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(OSError, match="neither amd-smi nor rocm-smi"):
         read_gpus()
     tool = tmp_path / "rocm-smi"
-    tool.write_text(f"#!/bin/sh\ncat {AMD}/rocm-smi-mi350x.json\n")
+    tool.write_text(f"#!/bin/sh\ncat '{AMD}/rocm-smi-mi350x.json'\n")
     tool.chmod(0o755)
     assert [gpu.name for gpu in read_gpus()] == ["0x75b0"]
     tool = tmp_path / "amd-smi"
-    tool.write_text(f"#!/bin/sh\ncat {AMD}/$1-mi300x.json\n")
+    tool.write_text(f"#!/bin/sh\ncat '{AMD}'/$1-mi300x.json\n")
     tool.chmod(0o755)
     monkeypatch.setattr(preflight, "AMD_DRIVER", tmp_path)
     report = preflight.check_node("/no/python", tmp_path)

@@ -224,19 +224,20 @@ def test_a_mixed_chunk_does_not_make_sglang_another_engine(deployment: Deploymen
     assert mixed.prefill_s(4096, 4096**2 / 2, 1, 4096) == plain.prefill_s(4096, 4096**2 / 2, 1, 4096)
 
 
+@pytest.mark.parametrize("drafts", [1, 4])
 @pytest.mark.parametrize("name", [field.name for field in fields(Applied)])
-def test_times_kept_from_another_setting_are_those_worked_out_anew(name: str):
+def test_times_kept_from_another_setting_are_those_worked_out_anew(name: str, drafts: int):
     """Settings of one layout share what was worked out; whatever a step's time depends on must tell them apart."""
     model = load_model("deepseek-r1")
     cluster, lay = make_cluster("h200", 2, 8), Layout(tp=16, attn_dp=2, gpus_per_node=8)
-    applied = resolve(DEFAULTS, model, cluster.gpu, lay, 10**6)
+    applied = resolve(replace(DEFAULTS, draft_tokens=drafts), model, cluster.gpu, lay, 10**6)
     before = getattr(applied, name)
     others = {
         "backend": "flashinfer",
         "engine": "vllm",
         "kernel_set": "sglang-0.5.10",
         "graph_max_bs": 0,
-        "drafting": drafting("EAGLE", 4, 3, 1),
+        "drafting": drafting("EAGLE", 6, 5, 1),
         "experts": "uniform",
     }
     other = others[name] if name in others else not before if isinstance(before, bool) else before + 3

@@ -60,7 +60,7 @@ _HEAD_TERMS = ("LM head", "sampling", "logits all-gather")
 
 
 # What the GPU's part of a step depends on of what an engine applies; the rest is for its host and its scheduler.
-_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "drafting", "experts")
+_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "drafting", "experts", "overlap")
 
 
 @lru_cache(maxsize=256)
