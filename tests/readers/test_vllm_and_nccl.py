@@ -107,3 +107,11 @@ def test_nccl_over_sockets() -> None:
     assert log.network and log.network.value == "Socket" and {n.link for n in log.nics} == {"Socket"}
     assert log.unapplied({"NCCL_IB_DISABLE": "0"}) == {}
     assert len(log.warnings) == 1
+
+
+def test_a_request_that_was_answered_with_an_error_is_no_end_of_the_engine() -> None:
+    answered = 'INFO:     127.0.0.1:44912 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error'
+    assert read_vllm_log([answered]).failures == []
+    assert [f.kind for f in read_vllm_log([answered, "ERROR 11-19 [core.py:700] AssertionError"]).failures] == [
+        "exception"
+    ]

@@ -528,8 +528,9 @@ LIBRARY_TEXTS: tuple[FailureText, ...] = (
     ),
     _text("signal", r"Segmentation fault|Fatal Python error:|exit code:? -\d{1,2}\b"),
 )
-# what ends a traceback, with the modules in front; an assert without a text has nothing behind it
-RAISED = r"(?:\w{1,40}\.){0,5}\w{0,60}(?:Error|Exception|OutOfResources)(?:: |\s*$)"
+# what ends a traceback, with the modules in front; an assert without a text has nothing behind it, and the "Internal
+# Server Error" of an access log is no exception
+RAISED = r"(?:\w{1,40}\.){0,5}(?:\w{0,60}(?:Error|Exception|OutOfResources): |\w{1,60}(?:Error|Exception)\s*$)"
 # Each line that one of these rows matches has one of these words: most stand in an exception.
 LIBRARY_WORDS = (
     *("rror", "xception", "emory", "oom-", "fault", "exit code", "atchdog", "ADDRINUSE", "in use", "Xid ", "inja"),
