@@ -162,6 +162,15 @@ def test_the_layer_that_drafts_is_in_16_bits_beside_fp4_weights():
     assert term(fp4, "draft model") > term(fp8, "draft model")
 
 
+def test_sglangs_triton_verifies_each_head_by_itself_and_vllms_is_not_taken_to():
+    def seen_s(**settings) -> float:
+        return term(times_of(make.llama(draft_tokens=4, accept_length=2.0, **settings)), "attention over cached tokens")
+
+    assert seen_s(attention_backend="triton") > 5 * seen_s(attention_backend="fa3")
+    vllm = {"engine": "vllm", "version": (0, 32)}
+    assert seen_s(attention_backend="triton", **vllm) < 2 * seen_s(attention_backend="fa3", **vllm)
+
+
 def test_drafted_tokens_are_sampled_too():
     drafted = times_of(make.llama(draft_tokens=4, accept_length=2.0))
     assert term(drafted, "sampling") == pytest.approx(4 * term(times_of(make.llama()), "sampling"))

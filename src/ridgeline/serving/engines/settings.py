@@ -147,6 +147,8 @@ class EngineDefaults:
     oldest: tuple[int, ...] = ()  # the first whose scheduler the twin knows
     # of DeepSeek's models: all-reduce joined with the norm after it on Blackwell, tiles for small batches on Hopper
     deepseek_kernels: bool = False
+    # attention back ends that verify drafts with their kernel for prompts, each head of a request by itself
+    verifies_by_head: frozenset[str] = frozenset()
     deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
 
     def backend(self, model: Model, gpu: Gpu, layout: Layout) -> str:

@@ -17,7 +17,6 @@ from ridgeline.serving.model.model import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Mo
 from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.priors import (
     FFN_SMALL,
-    HEAD_BY_HEAD,
     INDEX_OPS,
     INDEX_SMALL,
     LAYER_OPS,
@@ -152,10 +151,14 @@ def decode_attention(
 
 def _head_token_s(model: Model, applied: Applied) -> float:
     """What one head of one request takes for a cached token where a kernel for prompts verifies drafts; else 0."""
-    if applied.draft_tokens < 2 or applied.backend not in HEAD_BY_HEAD:
+    if not verifies_by_head(applied):
         return 0.0
     a = model.attention
     return VERIFY_TOKEN_S * (a.latent + a.rope_dim if a.mla else a.head_dim) / VERIFY_WIDTH
+
+
+def verifies_by_head(applied: Applied) -> bool:
+    return bool(applied.drafting) and applied.backend in defaults_of(applied.engine).verifies_by_head
 
 
 def heads_on_rank(model: Model, layout: Layout) -> float:

@@ -44,7 +44,7 @@ PLANNED_BACKENDS, DRAFT_PLAN_S = frozenset({"flashinfer"}), 0.6e-3
 # Triton's back end verifies drafts with its kernel for prompts (SGLang 0.5.15, extend_attention.py): a program for each
 # head of each request reads all of its past by itself, whatever other heads share it. On one multiprocessor of an H200
 # a token of a 128-wide head takes 70 ns (Llama-8B: 0.7 ms a layer for 32 requests of 1,350 tokens).
-HEAD_BY_HEAD, VERIFY_TOKEN_S, VERIFY_WIDTH = frozenset({"triton"}), 70e-9, 128
+VERIFY_TOKEN_S, VERIFY_WIDTH = 70e-9, 128
 # Passes over the logits by softmax, top-p and sampling, in float32.
 SAMPLING_PASSES = 6
 # Reads and writes of hidden-wide vectors per layer: norms, rope, residuals, quantisation, gate activation.

@@ -35,6 +35,7 @@ from ridgeline.serving.twin.operators import (
     state_costs,
     touched,
     tuned_blocks,
+    verifies_by_head,
 )
 from ridgeline.serving.twin.priors import (
     AGREE_S,
@@ -44,7 +45,6 @@ from ridgeline.serving.twin.priors import (
     DRAFT_PLAN_S,
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
-    HEAD_BY_HEAD,
     HOST_OP_S,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
@@ -225,7 +225,7 @@ class StepTime:
 
     def _few_heads(self, batch: int) -> float:
         """How much longer attention takes while the heads of a batch do not fill a GPU, where each has a program."""
-        if self.applied.draft_tokens < 2 or self.applied.backend not in HEAD_BY_HEAD:
+        if not verifies_by_head(self.applied):
             return 1.0
         programs = heads_on_rank(self.model, self.layout) * max(1.0, batch / self.layout.pp / self.layout.attn_dp)
         return max(1.0, self.gpu.sms / programs)

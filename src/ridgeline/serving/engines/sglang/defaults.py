@@ -66,6 +66,7 @@ class _Case:
 class SglangDefaults(EngineDefaults):
     current = CURRENT_VERSION
     deepseek_kernels = deepep = True
+    verifies_by_head = frozenset({"triton"})
 
     def backend(self, model: Model, gpu: Gpu, layout: Layout) -> str:
         """Of AMD's, as 0.5.10 to 0.5.23 choose (model_override_base.py): of latent attention aiter knows 16 and 128
