@@ -11,15 +11,13 @@ import pytest
 from ridgeline.serving.engines.behaviour import Drafting
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import Applied
-from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
+from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import Arrival
 from ridgeline.serving.twin.mixed import MixedEngine
 from ridgeline.serving.twin.priors import NEW_TOKEN_SHARE
-from ridgeline.serving.twin.request import PrefixCache, Request
+from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import RETRACT_STEPS, RETRY_STEPS, Engine, PolledEngine
 from ridgeline.serving.twin.server.roles import abort
-
-BLOCK = PREFIX_BLOCK_TOKENS
 
 
 def engine(
@@ -49,8 +47,8 @@ def engine(
     return kind("one", times, pool)
 
 
-def request(number: int, prompt: int, answer: int, hashes: tuple[int, ...] = ()) -> Request:
-    arrival = Arrival(number, 0.0, prompt, answer, hashes)
+def request(number: int, prompt: int, answer: int, text: Text | None = None, stays: bool = False) -> Request:
+    arrival = Arrival(number, 0.0, prompt, answer, text, answer_stays=stays)
     return Request(arrival, 0.0, prompt)
 
 
@@ -350,47 +348,97 @@ def test_a_full_batch_does_not_look_for_room_again_and_again() -> None:
     assert idle.clock == 7.0, "one with work goes on where it is"
 
 
-# what a radix cache forgets
-
-
-def prompt(*hashes: int, extra: int = 1) -> Arrival:
-    return Arrival(0, 0.0, len(hashes) * BLOCK + extra, 1, hashes)
-
-
-def test_a_beginning_is_found_as_far_as_all_blocks_before_are() -> None:
-    cache = PrefixCache()
-    cache.insert(prompt(1, 2, 3), 99 * BLOCK)
-    assert cache.match(prompt(1, 2, 3)) == 3 * BLOCK
-    assert cache.match(prompt(1, 2, 9)) == 2 * BLOCK and cache.match(prompt(9, 2, 3)) == 0
-    assert cache.match(prompt(1, 2, 3, extra=0)) == 3 * BLOCK - 1, "the last token is always computed"
-    cache.clear()
-    assert cache.match(prompt(1)) == 0
-
-
-def test_the_block_that_nobody_asked_for_longest_is_forgotten_first() -> None:
-    cache = PrefixCache()
-    cache.insert(prompt(1), 3 * BLOCK)
-    cache.insert(prompt(2), 3 * BLOCK)
-    cache.insert(prompt(3), 3 * BLOCK)
-    cache.match(prompt(1))
-    cache.insert(prompt(4), 3 * BLOCK)
-    assert [bool(cache.match(prompt(n))) for n in (1, 2, 3, 4)] == [True, False, True, True]
-    cache.insert(prompt(3), 3 * BLOCK)  # said again: the youngest now
-    cache.insert(prompt(5), 2 * BLOCK + BLOCK // 2)
-    assert [bool(cache.match(prompt(n))) for n in (1, 3, 4, 5)] == [False, True, False, True]
-    cache.insert(prompt(6), -5.0)
-    assert cache.match(prompt(6)) == 0, "no room, nothing kept"
+# what is cached
 
 
 def test_what_is_cached_is_not_computed_again_and_holds_its_room() -> None:
-    one = engine(radix_cache=True, pool=10 * BLOCK, chunk_tokens=4 * BLOCK)
-    sent(one, request(1, 2 * BLOCK + 10, 3, (1, 2)))
+    one, chat, other = engine(radix_cache=True, chunk_tokens=4000), Text(1), Text(2)
+    sent(one, request(1, 1000, 3, chat))
     one.advance(1e9)
     one.advance(1e9)
-    assert one.idle and one.used_tokens == 0
+    assert one.idle and one.used_tokens == 0 and one._free_tokens == one.pool_tokens
     before = one.clock
-    again, other = sent(one, request(2, 2 * BLOCK + 10, 50, (1, 2)), request(3, BLOCK + 10, 50, (9,)))
+    again, first = sent(one, request(2, 1010, 50, chat), request(3, 500, 50, other))
     one.advance(1e9)
-    assert (again.cached, other.cached) == (2 * BLOCK, 0)
-    assert one.clock - before == 10 + BLOCK + 10
-    assert one.used_tokens == 3 * BLOCK + 20
+    assert (again.cached, first.cached) == (1000, 0)
+    assert one.clock - before == 10 + 500
+    assert one.used_tokens == 1510 and one._free_tokens == one.pool_tokens - 1510
+
+
+def test_what_two_read_is_there_once_and_stays_until_both_are_over() -> None:
+    one, opening = engine(radix_cache=True, pool=2000, chunk_tokens=4000), Text(1)
+    sent(one, request(1, 800, 100, opening))
+    one.advance(1e9)
+    (second,) = sent(one, request(2, 1000, 5, Text(2, opening, 700)))
+    one.advance(one.clock + 1)
+    assert second.cached == 700 and running(one) == {1, 2}
+    assert one.used_tokens == 800 + 1000, "each attends to all it has"
+    assert one._free_tokens == 2000 - 800 - 300, "but the pool holds the common part once"
+    while 2 in running(one):
+        one.advance(one.clock + 1)
+    assert one.cache is not None and one.cache.locked_tokens == 800
+    one.cache.clear()
+    assert one.cache.tokens == 800, "nobody may forget what the first still reads"
+
+
+def test_an_answer_is_found_where_the_user_sends_it_back_and_else_only_in_the_way() -> None:
+    for stays, found in ((True, 1000 + 100), (False, 1000)):
+        one, chat = engine(radix_cache=True, chunk_tokens=4000), Text(1)
+        sent(one, request(1, 1000, 100, chat, stays))
+        while not one.idle:
+            one.advance(1e9)
+        assert one.cache is not None and one.cache.tokens == 1100, "the engine keeps both"
+        (following,) = sent(one, request(2, 1300, 5, chat, stays))
+        one.advance(1e9)
+        assert following.cached == found
+
+
+def test_a_prompt_that_finds_no_room_makes_the_cache_forget_and_waits_for_who_runs() -> None:
+    one = engine(radix_cache=True, pool=2000, chunk_tokens=4000)
+    sent(one, request(1, 1500, 5, Text(1)))
+    while not one.idle:
+        one.advance(1e9)
+    sent(one, request(2, 900, 200, Text(2)))
+    one.advance(1e9)
+    assert one.cache is not None and one.cache.tokens == 2000, "the end of the first went, not all of it"
+    assert one.cache.matched(Text(9, None, 0), 10) == 0
+    (third,) = sent(one, request(3, 1200, 5, Text(3)))
+    one.advance(one.clock + 1)
+    assert third.worker == "one" and numbers(one.waiting) == [3], "what runs is never forgotten"
+    while not one.idle:
+        one.advance(1e9)
+    assert third.end_s is not None and one._free_tokens == 2000
+
+
+@pytest.mark.parametrize("kind", [Engine, MixedEngine])
+@pytest.mark.parametrize("seed", range(4))
+def test_pool_and_cache_agree_after_every_event(kind: type[Engine], seed: int) -> None:
+    """Many prompts that branch off each other in a small pool: nothing is held twice, lost, or forgotten while read."""
+    draw = random.Random(seed)
+    one = engine(kind, radix_cache=True, pool=3000, chunk_tokens=200, conservativeness=0.0)
+    texts = [Text(0)]
+    for name in range(1, 12):
+        texts.append(Text(name, draw.choice(texts), draw.randint(0, 300)))
+    todo = [
+        request(n, draw.randint(1, 600), draw.randint(1, 200), draw.choice([*texts, None]), draw.random() < 0.5)
+        for n in range(60)
+    ]
+    hits = ended = 0
+    for _ in range(5_000):
+        if todo and draw.random() < 0.3:
+            one.submit(todo.pop(), one.clock)
+        done = one.advance(one.clock + draw.choice([1, 3, 1e9]))
+        ended += len(done)
+        hits += sum(r.first_cached or 0 for r in done)
+        assert one.cache is not None
+        inside = [*(r for _, _, r in one.running), *one.chunked]
+        assert one.in_cache_tokens == sum(r.in_cache for r in inside)
+        assert one.cache.locked_tokens <= one.in_cache_tokens
+        assert one.cache.idle_tokens <= max(0, one._free_tokens)
+        for each in inside:
+            if each.arrival.text is not None and each.in_cache > 1:
+                assert one.cache.matched(each.arrival.text, each.in_cache + 1) == each.in_cache
+        if not todo and one.idle:
+            break
+    assert ended == 60 and hits > 0 and one.retractions > 0
+    assert one.used_tokens == 0 and one.cache.locked_tokens == 0 and one._free_tokens == 3000

@@ -57,6 +57,7 @@ class EngineSettings:
     schedule_conservativeness: float = 1.0
     page_size: int = 1
     radix_cache: bool = True
+    eviction: str = "lru"  # what the prefix cache forgets first (--radix-eviction-policy)
     accept_length: float | None = None  # speculative decoding: tokens kept per verified step; None: as others measured
     draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
     draft_method: str = ""  # --speculative-algorithm; "": a layer that drafts one token after the other
@@ -134,6 +135,7 @@ class Applied:
     whole_prompts: bool = False  # a mixed step takes a request on only when all of its prompt has room
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
     experts: str = ""  # how tokens find their experts
+    eviction: str = "lru"
 
     @property
     def draft_tokens(self) -> int:
@@ -149,6 +151,7 @@ class EngineDefaults:
     deepseek_kernels: bool = False
     # attention back ends that verify drafts with their kernel for prompts, each head of a request by itself
     verifies_by_head: frozenset[str] = frozenset()
+    least_page: int = 1  # tokens of a page of KV, where nobody asks for a larger one
     deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
 
     def backend(self, model: Model, gpu: Gpu, layout: Layout) -> str:
@@ -233,7 +236,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         radix_cache=settings.radix_cache,
         accept_length=settings.accept_length or _usual_accept_length(model, settings.drafting.depth),
         drafting=settings.drafting,
-        page_size=settings.page_size,
+        page_size=max(settings.page_size, own.least_page),
         engine=settings.engine,
         mixed=own.mixes(settings, layout),
         recv_interval=settings.recv_interval,
@@ -242,6 +245,7 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         whole_prompts=own.admits_whole_prompts(settings),
         kernel_set=own.kernel_set(settings),
         experts=settings.experts,
+        eviction=settings.eviction,
     )
 
 

@@ -18,6 +18,7 @@ from ridgeline.serving.load.fidelity import gaps_by_microsecond, judge
 from ridgeline.serving.load.wire.client_stats import ClientStats
 from ridgeline.serving.load.workers.assignment import UNDER_WAY, LoadResult
 from ridgeline.serving.load.workers.worker import OpenWorker
+from ridgeline.serving.traffic.replay import repeated
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import Arrival, ClosedLoop, OpenLoop, Replay, Traffic
 
@@ -165,7 +166,7 @@ class _ArrivalDraws:
             self.sent, self.until_s = self.sent + count, from_s + count / pace.rate_s
         self._draws += 1
         return tuple(
-            Arrival(first + a.number, from_s + a.at_s, a.input_tokens, a.output_tokens, a.prefix_hashes)
+            replace(a, number=first + a.number, at_s=from_s + a.at_s, after=tuple(first + n for n in a.after))
             for a in arrivals
         )
 
@@ -173,12 +174,6 @@ class _ArrivalDraws:
         lengths = self._traffic.lengths
         if isinstance(lengths, Replay):
             # a trace gone through again must not find its own prompts in the server's cache
-            apart = 1 + max((h for row in lengths.rows for h in row.prefix_hashes), default=0)
-            rows = []
-            for k in range(self.sent, self.sent + count):
-                turn, place = divmod(k, len(lengths.rows))
-                row = lengths.rows[place]
-                rows.append(replace(row, prefix_hashes=tuple(h + turn * apart for h in row.prefix_hashes)))
-            lengths = replace(lengths, rows=tuple(rows))
+            lengths = replace(lengths, rows=tuple(repeated(lengths.rows, self.sent + count)[self.sent :]))
         seed = self._traffic.seed + self._draws
         return replace(self._traffic, lengths=lengths, requests=count, pace=pace, seed=seed)

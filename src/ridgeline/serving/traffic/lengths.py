@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import NormalDist
 
 from ridgeline.errors import InputError, did_you_mean
-from ridgeline.serving.traffic.traces import TraceRow, read_trace
+from ridgeline.serving.traffic.replay import Replay, TraceRow
+from ridgeline.serving.traffic.traces import read_trace
 
 # The published ShareGPT runs: 2000 prompts, 626,729 input and 388,685 output tokens.
 _SHAREGPT_INPUT_MEAN = 626_729 / 2000
@@ -33,8 +34,8 @@ class Fixed:
                 "for example fixed:1024:128"
             )
 
-    def draw(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
-        return [(self.input_tokens, self.output_tokens)] * count
+    def draw(self, count: int, rng: random.Random) -> list[TraceRow]:
+        return [TraceRow(self.input_tokens, self.output_tokens)] * count
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,9 @@ class Uniform:
         ranges = (f"{least}-{most}" for least, most in (self.input_tokens, self.output_tokens))
         return f"uniform:{':'.join(ranges)}"
 
-    def draw(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
+    def draw(self, count: int, rng: random.Random) -> list[TraceRow]:
         inputs, outputs = (_evenly(count, *ends, rng) for ends in (self.input_tokens, self.output_tokens))
-        return list(zip(inputs, outputs, strict=True))
+        return list(map(TraceRow, inputs, outputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,10 @@ class LogNormal:
                 f"use a mean up to {math.floor(most):,}{remedy}"
             )
 
-    def draw(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
+    def draw(self, count: int, rng: random.Random) -> list[TraceRow]:
         inputs = _stratified(count, self.input_mean, self.input_sigma, self.input_limit, rng)
         outputs = _stratified(count, self.output_mean, self.output_sigma, self.output_limit, rng)
-        return list(zip(inputs, outputs, strict=True))
+        return list(map(TraceRow, inputs, outputs))
 
 
 def sharegpt(input_mean: float = _SHAREGPT_INPUT_MEAN, output_mean: float = _SHAREGPT_OUTPUT_MEAN) -> LogNormal:
@@ -108,21 +109,6 @@ def sharegpt(input_mean: float = _SHAREGPT_INPUT_MEAN, output_mean: float = _SHA
     shows (95% still running after 26 tokens, 56% after 106, 11% after 425, 2% at 985). Prompts are wider.
     """
     return LogNormal(input_mean, output_mean, 1.1, 0.98, 2048, 1024)
-
-
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """The lengths, and where it has them the times and shared prefixes, of a recorded trace."""
-
-    rows: tuple[TraceRow, ...]
-    source: str
-
-    @property
-    def timed(self) -> bool:
-        return all(row.at_s is not None for row in self.rows)
-
-    def draw(self, count: int, rng: random.Random) -> list[tuple[int, int]]:
-        return [(row.input_tokens, row.output_tokens) for row in self.rows[:count]]
 
 
 Lengths = Fixed | Uniform | LogNormal | Replay

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 from ridgeline.errors import InputError
 from ridgeline.serving.model.vocabulary import WORDS
-from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
 from ridgeline.serving.traffic.traffic import Arrival
 
 _STEP = 5  # bytes of a space and a word
@@ -25,7 +24,7 @@ _NAME_WORDS = 4
 class Prompts:
     """Prompt text for each arrival: the same salt and number give the same text, another salt gives none of it again.
 
-    `shared_tokens` words open every prompt alike; blocks that a trace names by the same hash are the same text.
+    `shared_tokens` words open every prompt alike; prompts of one text begin with the same words.
     """
 
     def __init__(self, salt: int, shared_tokens: int = 0) -> None:
@@ -33,35 +32,35 @@ class Prompts:
         self._pool = _words(rng, _POOL_WORDS)
         self._salt = salt
         self._shared = _words(rng, shared_tokens)
-        self._blocks: dict[int, bytes] = {}
 
     def text(self, arrival: Arrival) -> bytes:
-        length = arrival.input_tokens * _STEP
-        opening = self._shared[:length] + b"".join(map(self._block, arrival.prefix_hashes))
-        if len(opening) >= length:
-            return opening[:length]
-        name = self._name(arrival.number)
-        return (opening + name + self._filler(arrival.number, length))[:length]
+        tokens = arrival.input_tokens
+        opening = self._shared[: tokens * _STEP]
+        left = tokens - len(opening) // _STEP
+        if left <= 0:
+            return opening
+        if arrival.text is None:
+            return opening + self._words(2 * arrival.number, 0, left)
+        pieces = arrival.text.stretches(left)
+        return opening + b"".join(self._words(2 * text.name + 1, start, end) for text, start, end in pieces)
 
-    def _name(self, number: int) -> bytes:
+    def _words(self, name: int, start: int, end: int) -> bytes:
+        """Words `start` to `end` of what goes by this name. The first of them tell it from what goes by others."""
+        opening = self._opening(name)[: (end - start) * _STEP]
+        start += len(opening) // _STEP
+        first, size = (name * 40503 + self._salt + start) % _POOL_WORDS * _STEP, (end - start) * _STEP
+        text = self._pool[first : first + size]
+        if len(text) < size:
+            text += self._pool * (1 + (size - len(text)) // len(self._pool))
+        return opening + text[:size]
+
+    def _opening(self, name: int) -> bytes:
         # the salt turns the digits, so request 7 of one run does not open like request 7 of the next
-        digits, words = number + self._salt * 7919, []
+        digits, words = name + self._salt * 7919, []
         for _ in range(_NAME_WORDS):
             digits, digit = divmod(digits, len(WORDS))
             words.append(WORDS[digit])
         return (" " + " ".join(words)).encode()
-
-    def _filler(self, number: int, length: int) -> bytes:
-        start = (number * 40503 + self._salt) % _POOL_WORDS * _STEP
-        text = self._pool[start : start + length]
-        if len(text) < length:
-            text += self._pool * (1 + (length - len(text)) // len(self._pool))
-        return text
-
-    def _block(self, name: int) -> bytes:
-        if name not in self._blocks:
-            self._blocks[name] = _words(random.Random(name * 1_000_003 + self._salt), PREFIX_BLOCK_TOKENS)
-        return self._blocks[name]
 
 
 def _words(rng: random.Random, count: int) -> bytes:

@@ -50,6 +50,8 @@ class RequestRecord:
     counted_tokens: int | None = None  # events that carried text, where output_tokens is the server's own count
     prompt_by_usage: int | None = None  # the server's own counts, believed or not; None where it sent none
     output_by_usage: int | None = None
+    session: int | None = None  # whose turn it is, counted from 0
+    turn: int = 0
 
     @property
     def ok(self) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.files import read_unzipped
+from ridgeline.serving.traffic.replay import TraceRow
+from ridgeline.serving.traffic.texts import TextsByBlock
 
 _SHAPES = "a trace is JSONL with input_length and output_length in each line, or a ShareGPT JSON list of conversations"
 # Wall-clock times in seconds stay below this for a thousand years; past it a clock no longer resolves a step.
@@ -18,14 +19,6 @@ _LATEST_S = 1e11
 PREFIX_BLOCK_TOKENS = 512
 # English text in current tokenizers; only used where a trace holds text and no lengths.
 _CHARACTERS_PER_TOKEN = 4.0
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRow:
-    input_tokens: int
-    output_tokens: int
-    at_s: float | None = None
-    prefix_hashes: tuple[int, ...] = ()
 
 
 def read_trace(path: Path) -> list[TraceRow]:
@@ -38,7 +31,8 @@ def read_trace(path: Path) -> list[TraceRow]:
     opening = text.lstrip()[:1]
     if not opening:
         raise InputError(f"{path} is empty; {_SHAPES}")
-    rows = list(_conversations(path, text) if opening == "[" else _lines(path, text))
+    texts = TextsByBlock(PREFIX_BLOCK_TOKENS)
+    rows = list(_conversations(path, text, texts) if opening == "[" else _lines(path, text, texts))
     if not rows:
         raise InputError(f"{path} holds no request; {_SHAPES}")
     if all(row.at_s is not None for row in rows):
@@ -55,7 +49,7 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read ({bad.strerror or bad}); {_SHAPES}") from None
 
 
-def _lines(path: Path, text: str) -> Iterator[TraceRow]:
+def _lines(path: Path, text: str, texts: TextsByBlock) -> Iterator[TraceRow]:
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
@@ -63,10 +57,10 @@ def _lines(path: Path, text: str) -> Iterator[TraceRow]:
             fields = json.loads(line)
         except ValueError as bad:
             raise InputError(f"{path}:{number}: not JSON ({bad}); a trace holds one JSON object per line") from None
-        yield _row(f"{path}:{number}", fields)
+        yield _row(f"{path}:{number}", fields, texts)
 
 
-def _row(where: str, fields: Any) -> TraceRow:
+def _row(where: str, fields: Any, texts: TextsByBlock) -> TraceRow:
     if not isinstance(fields, dict):
         raise InputError(f"{where}: expected an object with input_length and output_length")
     inputs: Any = fields.get("input_length", fields.get("input_tokens"))
@@ -87,25 +81,27 @@ def _row(where: str, fields: Any) -> TraceRow:
     if not isinstance(hashes, list | tuple) or not all(isinstance(h, int) for h in hashes):
         raise InputError(f"{where}: hash_ids must be whole numbers, one per {PREFIX_BLOCK_TOKENS} tokens")
     # A trace may hold requests that were refused or returned nothing; a served request has at least one token each way.
-    return TraceRow(max(1, inputs), max(1, outputs), None if at_s is None else float(at_s), tuple(hashes))
+    tokens = max(1, inputs)
+    shared = texts.text(hashes, tokens) if hashes else None
+    return TraceRow(tokens, max(1, outputs), None if at_s is None else float(at_s), shared)
 
 
 def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _conversations(path: Path, text: str) -> Iterator[TraceRow]:
+def _conversations(path: Path, text: str, texts: TextsByBlock) -> Iterator[TraceRow]:
     try:
         entries = json.loads(text)
     except ValueError as bad:
         raise InputError(f"{path}: not JSON ({bad}); {_SHAPES}") from None
     for entry in entries:
         if isinstance(entry, dict) and ("input_length" in entry or "input_tokens" in entry):
-            yield _row(str(path), entry)
+            yield _row(str(path), entry, texts)
             continue
         turns: Any = entry.get("conversations") or entry.get("conversation") or [] if isinstance(entry, dict) else []
         said = [turn.get("value", turn.get("content")) for turn in turns[:2] if isinstance(turn, dict)]
-        texts = [text for text in said if isinstance(text, str) and text]
-        if len(texts) == 2:
-            prompt, answer = (max(1, round(len(t) / _CHARACTERS_PER_TOKEN)) for t in texts)
+        spoken = [words for words in said if isinstance(words, str) and words]
+        if len(spoken) == 2:
+            prompt, answer = (max(1, round(len(words) / _CHARACTERS_PER_TOKEN)) for words in spoken)
             yield TraceRow(prompt, answer)

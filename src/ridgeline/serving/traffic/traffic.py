@@ -16,9 +16,11 @@ from ridgeline.errors import InputError
 from ridgeline.serving.traffic.lengths import Fixed as Fixed
 from ridgeline.serving.traffic.lengths import Lengths, parse_lengths
 from ridgeline.serving.traffic.lengths import LogNormal as LogNormal
-from ridgeline.serving.traffic.lengths import Replay as Replay
 from ridgeline.serving.traffic.lengths import Uniform as Uniform
 from ridgeline.serving.traffic.lengths import sharegpt as sharegpt
+from ridgeline.serving.traffic.replay import Replay as Replay
+from ridgeline.serving.traffic.replay import TraceRow, by_session, in_order, turn_numbers
+from ridgeline.serving.traffic.texts import Text
 
 # Each is kept to the end of a run; more would fill a laptop's memory.
 _MOST_REQUESTS = 10_000_000
@@ -28,15 +30,20 @@ _MOST_REQUESTS = 10_000_000
 class Arrival:
     """One request before anybody has served it. `at_s` is when it should be sent, counted from the run's start.
 
-    `prefix_hashes` names the prompt's blocks of `traces.PREFIX_BLOCK_TOKENS` tokens from its beginning: two prompts
-    that start with the same hashes start with the same text and may share KV cache.
+    Its prompt is the beginning of `text`: prompts of one text may share KV cache. One that comes `after` others (their
+    numbers, all smaller) is sent `think_s` after the last of their answers, whatever `at_s` says.
     """
 
     number: int
     at_s: float
     input_tokens: int
     output_tokens: int
-    prefix_hashes: tuple[int, ...] = ()
+    text: Text | None = None
+    session: int | None = None
+    turn: int = 0  # its place in its session
+    after: tuple[int, ...] = ()
+    think_s: float = 0.0
+    answer_stays: bool = False  # the answer is how `text` goes on after the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +53,7 @@ class AllAtOnce:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """At most `concurrency` requests are under way; the next is sent when one ends."""
+    """At most `concurrency` requests, or sessions where there are any, are under way; the next begins when one ends."""
 
     concurrency: int
 
@@ -77,9 +84,14 @@ class OpenLoop:
 
 @dataclass(frozen=True, slots=True)
 class AsRecorded:
-    """The times of the replayed trace, `speed` times as fast."""
+    """The times of the replayed trace, `speed` times as fast.
+
+    Where it is `closed`, these are the times at which sessions begin, and each later request waits for the answers
+    before it and for the time that its user thinks.
+    """
 
     speed: float = 1.0
+    closed: bool = False
 
     def __post_init__(self) -> None:
         if not self.speed > 0:
@@ -87,6 +99,21 @@ class AsRecorded:
 
 
 Pace = AllAtOnce | ClosedLoop | OpenLoop | AsRecorded
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRules:
+    """How recorded sessions are replayed. `think_limit_s` cuts the times that users think; in a closed loop each place
+    begins in the middle of its first session, at a point drawn up to this share of it (`start_within`)."""
+
+    think_limit_s: float | None = None
+    start_within: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.think_limit_s is not None and not self.think_limit_s >= 0:
+            raise InputError(f"a limit of {self.think_limit_s:g} s on the time to think is none; use 0 or more")
+        if not 0 <= self.start_within < 1:
+            raise InputError(f"sessions cannot begin {self.start_within:g} of the way through; use 0 to below 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +125,7 @@ class Traffic:
     pace: Pace = field(default_factory=AllAtOnce)
     seed: int = 0
     most_tokens: int | None = None  # longer requests that were drawn are cut to it, those of a trace left out
+    rules: SessionRules = SessionRules()
 
     def __post_init__(self) -> None:
         if self.requests < 1:
@@ -116,17 +144,40 @@ class Traffic:
         return self.pace.concurrency if isinstance(self.pace, ClosedLoop) else None
 
     def arrivals(self) -> list[Arrival]:
-        """Every request, in order of time. In a closed loop all are due at zero and wait for a free place."""
+        """Every request, in order of time; the turns of a session where they wait for each other come in their order.
+        In a closed loop all sessions are due at zero and wait for a free place."""
         rng = random.Random(self.seed)
-        lengths = self.lengths.draw(self.requests, rng)
-        times = self._times(len(lengths), rng)
-        hashes: Sequence[tuple[int, ...]] = [()] * len(lengths)
-        if isinstance(self.lengths, Replay):
-            hashes = [row.prefix_hashes for row in self.lengths.rows[: len(lengths)]]
-        rows = [(at, *self._cut(i, o), h) for at, (i, o), h in zip(times, lengths, hashes, strict=True)]
+        rows = self.lengths.draw(self.requests, rng)
+        open_loop = isinstance(self.pace, AsRecorded) and not self.pace.closed
+        if open_loop:
+            rows = sorted((replace(row, after=()) for row in rows), key=lambda row: row.at_s or 0.0)
+        turns = turn_numbers(rows)
+        places: Sequence[int] = range(len(rows))
+        if isinstance(self.pace, ClosedLoop):
+            places = self._places(rows, self.pace.concurrency, rng)
         if self.most_tokens is not None and isinstance(self.lengths, Replay):
-            rows = [row for row in rows if row[1] + row[2] <= self.most_tokens]
-        return [Arrival(number, *row) for number, row in enumerate(rows)]
+            places = [p for p in places if rows[p].input_tokens + rows[p].output_tokens <= self.most_tokens]
+        rows, turns = in_order(rows, places), [turns[p] for p in places]
+        times, stays = self._times(rows, rng), isinstance(self.lengths, Replay) and self.lengths.answers_stay
+        longest_s = math.inf if self.rules.think_limit_s is None else self.rules.think_limit_s
+        return [
+            Arrival(
+                number, at_s, *self._cut(row.input_tokens, row.output_tokens), row.text,
+                row.session, turn, row.after, min(row.think_s, longest_s), stays,
+            )
+            for number, (row, at_s, turn) in enumerate(zip(rows, times, turns, strict=True))
+        ]  # fmt: skip
+
+    def _places(self, rows: Sequence[TraceRow], at_once: int, rng: random.Random) -> Sequence[int]:
+        """Places of the rows that a closed loop sends: its sessions in an order of chance, the first from their
+        middle."""
+        sessions = by_session(rows)
+        if len(sessions) == len(rows):
+            return range(len(rows))
+        rng.shuffle(sessions)
+        share = self.rules.start_within
+        first = [turns[int(rng.random() * share * len(turns)) :] for turns in sessions[:at_once]]
+        return [place for turns in (*first, *sessions[at_once:]) for place in turns]
 
     def _cut(self, input_tokens: int, output_tokens: int) -> tuple[int, int]:
         """Where lengths are drawn: the answer shortened, and the prompt where that is not enough."""
@@ -139,15 +190,19 @@ class Traffic:
         """Tokens that the longest request needs in the context window."""
         return max(a.input_tokens + a.output_tokens for a in self.arrivals())
 
-    def _times(self, count: int, rng: random.Random) -> list[float]:
-        if isinstance(self.pace, OpenLoop):
-            return _open_loop_times(count, self.pace, rng)
+    def _times(self, rows: Sequence[TraceRow], rng: random.Random) -> list[float]:
         if isinstance(self.pace, AsRecorded):
-            assert isinstance(self.lengths, Replay)
-            recorded = [row.at_s or 0.0 for row in self.lengths.rows[:count]]
+            recorded = [row.at_s or 0.0 for row in rows]
             first = min(recorded)
             return [(at - first) / self.pace.speed for at in recorded]
-        return [0.0] * count
+        if not isinstance(self.pace, OpenLoop):
+            return [0.0] * len(rows)
+        sessions = by_session(rows)
+        times = [0.0] * len(rows)
+        for at_s, places in zip(_open_loop_times(len(sessions), self.pace, rng), sessions, strict=True):
+            for place in places:
+                times[place] = at_s
+        return times
 
 
 def parse_traffic(
@@ -171,7 +226,7 @@ def parse_traffic(
     count = requests
     if isinstance(lengths, Replay):
         count = len(lengths.rows) if requests is None else requests
-        if count > len(lengths.rows):
+        if count > len(lengths.rows) and not lengths.has_sessions:
             raise InputError(f"{lengths.source} holds {len(lengths.rows)} requests; ask for that many or fewer")
     pace: Pace = AllAtOnce()
     if rate_s is not None:

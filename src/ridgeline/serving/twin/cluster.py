@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ridgeline.errors import InputError
+from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.traffic.turns import WaitingTurns
 from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd, Tokenizers
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
@@ -29,7 +31,7 @@ class Router:
             raise InputError(f"routing {policy!r} is not known; use one of {', '.join(POLICIES)}")
         self.engines, self.policy = engines, policy
         self._turn = 0
-        self._home: dict[int, Engine] = {}
+        self._home: dict[Text, Engine] = {}
 
     def choose(self, arrival: Arrival) -> Engine:
         if len(self.engines) == 1:
@@ -41,9 +43,9 @@ class Router:
         for engine in self.engines:
             if engine.load < lightest.load:
                 lightest = engine
-        if self.policy == "least-load" or not arrival.prefix_hashes:
+        if self.policy == "least-load" or arrival.text is None:
             return lightest
-        home = self._home.setdefault(arrival.prefix_hashes[0], lightest)
+        home = self._home.setdefault(arrival.text.lineage()[0], lightest)
         # the router's own balance rule: stay at home unless it holds half as much again, and 32 more
         if home.load > 1.5 * lightest.load and home.load > lightest.load + 32:
             return lightest
@@ -149,17 +151,16 @@ def serve(
 
     `front_end` is what each passes before: its tokenizers on the way in, its streams on the way out.
     """
-    due = sorted(arrivals, key=lambda a: (a.at_s, a.number))
+    due = sorted((a for a in arrivals if not a.after), key=lambda a: (a.at_s, a.number))
     tokenizers = Tokenizers(front_end or NO_FRONT_END)
-    first = len(due) if concurrency is None else min(concurrency, len(due))
-    if isinstance(front, Replicas) and concurrency is None:
+    if isinstance(front, Replicas) and concurrency is None and len(due) == len(arrivals):
         return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number)
-    front.endings_send = concurrency is not None
+    turns = WaitingTurns(arrivals, concurrency)
+    front.endings_send = concurrency is not None or len(due) < len(arrivals)
     done: list[Request] = []
     # when it is sent or, once that is known, when it reaches a scheduler; its number, itself, when it was sent
-    coming = [(a.at_s, a.number, a, a.at_s, False) for a in due[:first]]
+    coming = [(at_s, a.number, a, at_s, False) for at_s, a in turns.first()]
     heapq.heapify(coming)
-    held_back = iter(due[first:])
     while True:
         now_s = front.now_s
         if not coming and now_s == math.inf:
@@ -174,9 +175,7 @@ def serve(
             now_s = front.now_s
         ended = front.advance(coming[0][0] if coming else math.inf)
         done += ended
-        for request in ended if concurrency is not None else ():
-            following = next(held_back, None)
-            if following is not None:
-                seen_s = request.seen_end_s
-                heapq.heappush(coming, (seen_s, following.number, following, seen_s, False))
+        for request in ended if front.endings_send else ():
+            for at_s, following in turns.after(request.arrival, request.seen_end_s):
+                heapq.heappush(coming, (at_s, following.number, following, at_s, False))
     return sorted(done, key=lambda r: r.arrival.number)

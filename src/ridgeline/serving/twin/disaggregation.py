@@ -20,7 +20,8 @@ from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S
 from ridgeline.serving.hardware.cluster import Fabric
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.cluster import Router
-from ridgeline.serving.twin.request import PrefixCache, Request
+from ridgeline.serving.twin.prefix_cache import PrefixCache
+from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.serving.twin.steptime import StepTime
 
@@ -54,7 +55,9 @@ class PrefillEngine(Engine):
         self.rank_pool = pool_tokens // ranks
         self.rank_tokens = max(1, min(self.applied.chunk_tokens, self.applied.max_prefill_tokens * ranks) // ranks)
         self.rank_requests = rank_share(self.applied.running_limit, ranks)
-        self.caches = [PrefixCache() for _ in range(ranks)] if self.applied.radix_cache else []
+        self.caches = []
+        if self.applied.radix_cache:
+            self.caches = [PrefixCache(self.applied.page_size, self.applied.eviction) for _ in range(ranks)]
         self.round_start_s = 0.0
         self.dealt = 0  # requests so far
 
@@ -108,8 +111,10 @@ class PrefillEngine(Engine):
             whole = request.arrival.input_tokens
             if budget <= 0 or len(taken) >= self.rank_requests or (taken and whole > room_tokens):
                 break
-            if request.held == 0 and self.caches and request.arrival.prefix_hashes:
-                request.cached = request.held = self.caches[rank].match(request.arrival)
+            if request.held == 0 and self.caches and (text := request.arrival.text) is not None:
+                request.cached = request.held = self.caches[rank].matched(text, request.arrival.input_tokens)
+                self.caches[rank].lock(text, request.cached)
+                request.first_cached = request.cached
                 request.todo = request.arrival.input_tokens - request.cached
                 self.used_tokens += request.held
             piece = min(request.todo, budget, self.piece_tokens)
@@ -118,8 +123,11 @@ class PrefillEngine(Engine):
         return taken
 
     def _finish(self, request: Request) -> None:
-        if self.caches and request.arrival.prefix_hashes:
-            self.caches[request.rank].insert(request.arrival, self.rank_pool - request.held)
+        if self.caches and request.arrival.text is not None:
+            cache = self.caches[request.rank]
+            cache.extend(request.arrival.text, request.cached, request.held)
+            cache.release(request.arrival.text, request.held)
+            cache.evict(cache.tokens - self.rank_pool)
         request.generated += 1
         self.used_tokens -= request.held
         request.held = 0

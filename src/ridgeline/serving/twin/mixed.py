@@ -30,16 +30,15 @@ class MixedEngine(Engine):
                 budget, room = self._take(batch, request, budget, room)
         while not sent_back and self.waiting and slots > 0 and budget > 0:
             request = self.waiting[0]
-            self._match(request)
+            idle = self._look_up(request)
             # an engine with nothing else to do always takes one
             piece = request.todo if self.applied.whole_prompts else min(request.todo, budget)
-            if piece + request.cached > room and (batch or self.running):
+            if piece + idle > room and (batch or self.running):
                 self.blocked_by_kv = True
                 break
             self.waiting.popleft()
-            self.used_tokens += request.cached
-            request.held += request.cached
-            budget, room = self._take(batch, request, budget, room - request.cached)
+            self._read_cached(request)
+            budget, room = self._take(batch, request, budget, room - idle)
             slots -= 1
         self.chunked = [request for request, piece in batch if piece < request.todo]
         return batch

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, KV_TRANSFER
 from ridgeline.serving.traffic.requests import RequestRecord
-from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
 from ridgeline.serving.traffic.traffic import Arrival
 from ridgeline.serving.twin.gaps import DecodeRuns, RequestGaps
 
@@ -22,7 +20,9 @@ class Request:
     sent_s: float
     todo: int  # prompt tokens still to compute
     worker: str = ""
-    cached: int = 0
+    cached: int = 0  # prompt tokens that were there when it was taken on
+    first_cached: int | None = None  # and when it was taken on for the first time
+    in_cache: int = 0  # prompt tokens that it reads in the cache, or has put there
     rank: int = 0  # of a prefill engine that computes its prompt
     held: int = 0  # KV tokens held when the current stay in the batch began
     generated: int = 0  # tokens made before the current stay in the batch
@@ -63,39 +63,9 @@ class Request:
             output_tokens=a.output_tokens if ok else 0,
             status=self.failure or "ok",
             gaps_s=RequestGaps(self.runs, self.stays, a.output_tokens) if ok else (),
-            cached_tokens=self.cached,
+            cached_tokens=self.first_cached or 0,
             error="" if ok else _NO_SLOT,
             worker=self.worker,
+            session=a.session,
+            turn=a.turn,
         )
-
-
-# What a radix cache remembers: which beginnings of prompts still have their KV on the GPU, oldest forgotten first.
-
-
-class PrefixCache:
-    """Blocks of `PREFIX_BLOCK_TOKENS` tokens by hash. A block is found only when all blocks before it are."""
-
-    def __init__(self) -> None:
-        self._blocks: OrderedDict[int, None] = OrderedDict()
-
-    def clear(self) -> None:
-        self._blocks.clear()
-
-    def match(self, arrival: Arrival) -> int:
-        """Tokens at the prompt's beginning whose KV is there. At least the last token is always computed."""
-        found = 0
-        for name in arrival.prefix_hashes:
-            if name not in self._blocks:
-                break
-            self._blocks.move_to_end(name)
-            found += 1
-        return min(found * PREFIX_BLOCK_TOKENS, arrival.input_tokens - 1)
-
-    def insert(self, arrival: Arrival, room_tokens: float) -> None:
-        """Remembers the prompt and forgets the oldest blocks that no longer fit beside the running requests."""
-        for name in arrival.prefix_hashes:
-            self._blocks[name] = None
-            self._blocks.move_to_end(name)
-        room = max(0, int(room_tokens // PREFIX_BLOCK_TOKENS))
-        while len(self._blocks) > room:
-            self._blocks.popitem(last=False)

@@ -13,10 +13,12 @@ from collections import deque
 
 from ridgeline.serving.engines.knobs import KNOBS
 from ridgeline.serving.engines.settings import Applied
+from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
+from ridgeline.serving.twin.prefix_cache import PrefixCache
 from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW_TOKEN_SHARE
-from ridgeline.serving.twin.request import PrefixCache, Request
+from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
 
 RETRACT_STEPS = 20  # room that a retraction makes, in decode steps of the batch that stays
@@ -54,7 +56,8 @@ class Engine:
         self.streamed_s = 0.0  # when all tokens made so far have been sent to their users
         self.pace = TokenPace(self.applied.accept_length)
         self.runs = DecodeRuns(self.pace)
-        self.cache = PrefixCache() if self.applied.radix_cache else None
+        self.cache = PrefixCache(self.applied.page_size, self.applied.eviction) if self.applied.radix_cache else None
+        self.in_cache_tokens = 0  # of running requests, as each counts what it has there
         self.usage: list[tuple[float, float]] = [(0.0, 0.0)]
 
     @property
@@ -63,7 +66,12 @@ class Engine:
 
     @property
     def _free_tokens(self) -> float:
-        return self.pool_tokens - self.used_tokens - self.promised_tokens
+        """Room in the pool; what is cached and read by nobody counts, since it goes when it has to."""
+        free = self.pool_tokens - self.used_tokens - self.promised_tokens
+        if self.in_cache_tokens:
+            assert self.cache is not None
+            free += self.in_cache_tokens - self.cache.locked_tokens  # what several read is there once
+        return free
 
     def submit(self, request: Request, at_s: float) -> None:
         if self.idle:
@@ -130,8 +138,7 @@ class Engine:
                 longer.append(request)
         while self.waiting and slots > 0 and budget > 0 and inputs > 0 and len(longer) < self.ranks:
             request = self.waiting[0]
-            self._match(request)
-            need = request.cached + request.todo + request.remaining
+            need = self._look_up(request) + request.todo + request.remaining
             # an engine with nothing else to do always takes one request, however long its answer may get
             if need >= room and (batch or self.running):
                 self.blocked_by_kv = True
@@ -142,16 +149,50 @@ class Engine:
                 piece = min(self.piece_tokens, budget)
                 longer.append(request)
             batch.append((request, piece))
-            self.used_tokens += request.cached
-            request.held += request.cached
+            self._read_cached(request)
             budget, inputs, slots, room = budget - piece, inputs - piece, slots - 1, room - need
         self.chunked = longer
         return batch
 
-    def _match(self, request: Request) -> None:
-        if self.cache is not None and request.arrival.prefix_hashes and request.cached == 0:
-            request.cached = self.cache.match(request.arrival)
-            request.todo -= request.cached
+    def _look_up(self, request: Request) -> int:
+        """Finds what is cached of its prompt; how many tokens of that nobody reads yet, and so count as room so far."""
+        if self.cache is None or request.arrival.text is None:
+            return 0
+        cached = self.cache.matched(request.arrival.text, request.arrival.input_tokens)
+        request.todo += request.cached - cached
+        request.cached = cached
+        return self.cache.unlocked(request.arrival.text, cached) if cached else 0
+
+    def _read_cached(self, request: Request) -> None:
+        """It is taken on, and what `_look_up` found stays for it."""
+        if request.first_cached is None:
+            request.first_cached = request.cached
+        if request.cached:
+            assert self.cache is not None
+            assert request.arrival.text is not None
+            self.cache.lock(request.arrival.text, request.cached)
+            self.used_tokens += request.cached
+            request.held += request.cached
+            self._now_in_cache(request, request.cached)
+
+    def _now_in_cache(self, request: Request, tokens: int) -> None:
+        self.in_cache_tokens += tokens - request.in_cache
+        request.in_cache = tokens
+
+    def _keep(self, request: Request) -> None:
+        """What is computed of its prompt can be found by others from now on."""
+        if self.cache is not None and request.arrival.text is not None:
+            done = min(request.arrival.input_tokens, request.held)
+            if done > request.in_cache:
+                self.cache.extend(request.arrival.text, request.in_cache, done)
+                self._now_in_cache(request, done)
+
+    def _forget_beyond_room(self) -> None:
+        """What nobody reads goes, where others need the room."""
+        if self.cache is not None and self.cache.tokens:
+            lacking = self.cache.idle_tokens - self._free_tokens
+            if lacking > 0:
+                self.cache.evict(lacking)
 
     def _reserved(self) -> float:
         return (self.finish_sum - len(self.running) * self.step_number) * self.applied.accept_length * self.share
@@ -173,8 +214,10 @@ class Engine:
             request.todo -= piece
             request.held += piece
             request.last_piece = piece
+            self._keep(request)
             if request.todo == 0:
                 self._first_token(request, ended)
+        self._forget_beyond_room()
         self.usage.append((self.clock, self.used_tokens))
         return ended
 
@@ -184,8 +227,6 @@ class Engine:
     def _first_token(self, request: Request, ended: list[Request]) -> None:
         if request.first_s is None:
             request.first_s = self.clock
-        if self.cache is not None and request.arrival.prefix_hashes:
-            self.cache.insert(request.arrival, self._free_tokens)
         request.generated += 1
         request.joined_step = self.step_number
         if request.remaining > 0:
@@ -250,6 +291,7 @@ class Engine:
             self.share = max(self._least_share, self.share - self._share_fall * steps)
         self.blocked_by_kv = False
         ended = self._endings() if self.running[0][0] <= self.step_number else []
+        self._forget_beyond_room()
         self.usage.append((self.clock, self.used_tokens))
         return ended
 
@@ -290,19 +332,33 @@ class Engine:
         request.last_token_s = max(joined_s, self.runs.last_end)  # a prefill round may have come since
 
     def _end(self, request: Request, ended: list[Request]) -> None:
-        self.release(request)
+        self.release(request, request.arrival.output_tokens)
         self.load -= 1
         request.end_s = self.clock
         if request.stays:
             request.end_behind_s = max(0.0, request.last_token_s - self.clock)
         ended.append(request)
 
-    def release(self, request: Request) -> None:
+    def release(self, request: Request, answer_tokens: int = 0) -> None:
+        """Gives its room back; what is cached of its prompt stays there as long as others leave room, and so does an
+        answer."""
         self.used_tokens -= request.held
         if request.stays:
             self.used_tokens -= (self.step_number - request.joined_step) * self.applied.accept_length
         request.held = 0
         self.blocked_by_kv = False
+        if self.cache is not None and (request.in_cache or answer_tokens):
+            self._leave_in_cache(self.cache, request, answer_tokens)
+
+    def _leave_in_cache(self, cache: PrefixCache, request: Request, answer_tokens: int) -> None:
+        arrival, in_cache = request.arrival, request.in_cache
+        self._now_in_cache(request, 0)
+        whole = arrival.input_tokens + answer_tokens
+        if arrival.text is not None:
+            cache.release(arrival.text, in_cache, whole if arrival.answer_stays else in_cache)
+        if answer_tokens and cache.tokens and not arrival.answer_stays:
+            # nobody asks for it again, but an engine cannot know that
+            cache.add(Text(-1, arrival.text, arrival.input_tokens), whole)
 
     def _retract(self) -> None:
         """Sends back one after the other until the rest can go on for a while."""

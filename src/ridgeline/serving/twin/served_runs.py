@@ -24,8 +24,9 @@ from ridgeline.serving.hardware.cluster import gpu_names, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.bench_results import BenchRun, read_bench_results
-from ridgeline.serving.traffic.lengths import Fixed, Replay
-from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS, TraceRow
+from ridgeline.serving.traffic.lengths import Fixed
+from ridgeline.serving.traffic.replay import Replay, TraceRow
+from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, ClosedLoop, OpenLoop, Pace, Traffic, parse_traffic
 from ridgeline.serving.twin.measured import Measured
 
@@ -184,10 +185,17 @@ def _replayed(run: BenchRun) -> Traffic:
     """Requests that were answered, with their own lengths; at their own times unless places were kept full."""
     good = [row for row in run.rows if row.ok and row.input_tokens > 0]
     timed = all(row.sent_s is not None for row in good)
-    shared = tuple(range(run.shared_prefix_tokens // PREFIX_BLOCK_TOKENS))
-    lengths = Replay(
-        tuple(TraceRow(row.input_tokens, max(1, row.output_tokens), row.sent_s, shared) for row in good), run.source
+    opening = Text(0) if run.shared_prefix_tokens else None
+    rows = (
+        TraceRow(
+            row.input_tokens,
+            max(1, row.output_tokens),
+            row.sent_s,
+            None if opening is None else Text(number, opening, run.shared_prefix_tokens),
+        )
+        for number, row in enumerate(good, start=1)
     )
+    lengths = Replay(tuple(rows), run.source)
     pace = _pace(run) if run.concurrency and not run.rate_s else AsRecorded() if timed else _pace(run)
     return Traffic(lengths, len(good), pace)
 

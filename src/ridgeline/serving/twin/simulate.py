@@ -19,7 +19,8 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
 from ridgeline.serving.engines.settings import acceptance_assumed, resolve
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.traffic.lengths import Fixed, Replay
+from ridgeline.serving.traffic.lengths import Fixed
+from ridgeline.serving.traffic.replay import Replay
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
 from ridgeline.serving.twin.calibration import Calibration

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 
 from ridgeline.errors import InputError
 from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.traffic.texts import Text, TextsByBlock
 from ridgeline.serving.traffic.traffic import Arrival
 from ridgeline.serving.twin.front_end import FrontEnd, Tokenizers
 from ridgeline.serving.twin.server.answers import HttpAnswer
 from ridgeline.serving.twin.server.http import HttpExchange
 from ridgeline.serving.twin.server.live import Clock, LiveRequest, parse_fault
 from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
-from ridgeline.serving.twin.server.prompt import ParsedPrompt, UnservedFieldError, read_body
+from ridgeline.serving.twin.server.prompt import BLOCK_TOKENS, ParsedPrompt, UnservedFieldError, read_body
 from ridgeline.serving.twin.server.roles import ColocatedEngines, PrefillRole, Role
 
 _OPEN_PATHS = ("/health", "/health_generate", "/metrics", "/ping")
@@ -48,6 +49,9 @@ class ServerFacts:
     started_with: Mapping[str, object] = field(default_factory=dict)  # further arguments, as SGLang repeats them
 
 
+_MOST_BLOCKS = 2_000_000  # whose names are kept
+
+
 class Api:
     """Answers one exchange after the other. `inject` makes a fault happen."""
 
@@ -64,6 +68,7 @@ class Api:
         self.counters = Counters()
         self._inject = inject
         self._number = 0
+        self._texts = TextsByBlock(BLOCK_TOKENS)
         self._asked_for_tokens: set[asyncio.Task[None]] = set()
         self._frozen: Gauges | None = None
         self._made: deque[tuple[float, int]] = deque([(0.0, 0)])  # output tokens over the last seconds
@@ -149,10 +154,10 @@ class Api:
             _refuse(exchange, 503, "The request queue is full.")
             return
         now_s, counters = self.clock.now_s(), self.counters
-        hashes = asked.prefix_hashes if self.facts.radix_cache else ()
+        text = self._text(asked)
         self._number += 1
         answer = HttpAnswer(exchange, asked, self.facts.model, self._number, self.facts.api)
-        arrival = Arrival(self._number, now_s, asked.input_tokens, asked.output_tokens, hashes)
+        arrival = Arrival(self._number, now_s, asked.input_tokens, asked.output_tokens, text)
         request = LiveRequest(arrival, now_s, asked.input_tokens, sink=answer)
         if isinstance(self.role, PrefillRole) and asked.kv_transfer is not None:
             answer.extra = {"kv_transfer_params": self.role.kv_parameters(request)}
@@ -178,6 +183,15 @@ class Api:
             self.role.abort(request)
 
         answer.on_first, answer.on_end, exchange.on_gone = first, end, gone
+
+    def _text(self, asked: ParsedPrompt) -> Text | None:
+        """What its prompt has in common with those before. The names of blocks are begun anew before they fill memory:
+        later prompts then find nothing of earlier ones."""
+        if not (self.facts.radix_cache and asked.blocks):
+            return None
+        if len(self._texts) > _MOST_BLOCKS:
+            self._texts = TextsByBlock(BLOCK_TOKENS)
+        return self._texts.text(asked.blocks, asked.input_tokens)
 
     def _check_servable(self, asked: ParsedPrompt) -> None:
         tokens, facts = asked.input_tokens + asked.output_tokens, self.facts

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS
 
 _PIECE = re.compile(r"\w{1,7}|[^\w\s]")
 _DEFAULT_OUTPUT_TOKENS = 128  # what SGLang's own interface makes where nobody says
+BLOCK_TOKENS = 64  # by which prompts are compared
 MADE_TEXT = " tide"  # one token in current vocabularies, so that whoever counts text counts tokens
 
 
@@ -56,7 +56,7 @@ class ParsedPrompt:
     interface: str
     input_tokens: int
     output_tokens: int
-    prefix_hashes: tuple[int, ...]
+    blocks: tuple[int, ...]
     stream: bool
     usage: bool
     room: int | None = None
@@ -131,12 +131,9 @@ def _output_tokens(fields: Mapping[str, Any]) -> int:
 
 
 def _blocks(tokens: Sequence[object]) -> tuple[int, ...]:
-    """Names of the prompt's whole blocks; each speaks for everything before it too."""
-    names, so_far = [], 0
-    for start in range(0, len(tokens) - PREFIX_BLOCK_TOKENS + 1, PREFIX_BLOCK_TOKENS):
-        so_far = hash((so_far, tuple(tokens[start : start + PREFIX_BLOCK_TOKENS])))
-        names.append(so_far)
-    return tuple(names)
+    """Names of the prompt's whole blocks."""
+    starts = range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS)
+    return tuple(hash(tuple(tokens[start : start + BLOCK_TOKENS])) for start in starts)
 
 
 def _bootstrap(fields: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -88,7 +88,7 @@ def _write_dataset(load: Load, path: Path, decoys: int = 0) -> None:
         rows.append({"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": ""}]})
     for arrival in load.recipe(paced=False).arrivals():
         asked = replace(arrival, input_tokens=max(4, arrival.input_tokens))
-        answer = replace(arrival, input_tokens=max(4, arrival.output_tokens), prefix_hashes=())
+        answer = replace(arrival, input_tokens=max(4, arrival.output_tokens), text=None)
         turns = (("human", prompts.text(asked)), ("gpt", answers.text(answer)))
         rows.append({"conversations": [{"from": who, "value": text.decode()} for who, text in turns]})
     path.write_text(json.dumps(rows))

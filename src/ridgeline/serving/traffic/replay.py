@@ -1,0 +1,130 @@
+"""Requests as they were recorded: lengths, and where known times, shared beginnings, and who waits for whose answer."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ridgeline.serving.traffic.texts import Text
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One request. `text`: of what its prompt is the beginning; None where it shares nothing with others.
+
+    Of a session: which one, the rows whose answers it waits for (by their place in the list, always before its own),
+    and how long after the last of these answers it is sent.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    at_s: float | None = None
+    text: Text | None = None
+    session: int | None = None
+    after: tuple[int, ...] = ()
+    think_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The rows of a trace. `answers_stay`: the server's own answers are part of the prompts that follow; else these
+    hold the recorded ones. `notes`: what of the file was left out."""
+
+    rows: tuple[TraceRow, ...]
+    source: str
+    answers_stay: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def timed(self) -> bool:
+        """Whether each row that waits for no other has a time."""
+        return all(row.at_s is not None for row in self.rows if not row.after)
+
+    @property
+    def has_sessions(self) -> bool:
+        return any(row.after for row in self.rows)
+
+    def draw(self, count: int, rng: random.Random) -> list[TraceRow]:
+        return repeated(self.rows, count)
+
+
+def by_session(rows: Sequence[TraceRow]) -> list[list[int]]:
+    """Places of the rows of each session, in order; a row of no session is one of its own."""
+    found: dict[object, list[int]] = {}
+    for place, row in enumerate(rows):
+        found.setdefault(("alone", place) if row.session is None else row.session, []).append(place)
+    return list(found.values())
+
+
+def turn_numbers(rows: Sequence[TraceRow]) -> list[int]:
+    """The place of each row in its session."""
+    found = [0] * len(rows)
+    for places in by_session(rows):
+        for number, place in enumerate(places):
+            found[place] = number
+    return found
+
+
+def in_order(rows: Sequence[TraceRow], places: Sequence[int]) -> list[TraceRow]:
+    """These rows alone, in this order; who waited for a row that is left out waits for what that one waited for."""
+    new = {place: number for number, place in enumerate(places)}
+
+    def kept(after: Sequence[int]) -> set[int]:
+        found: set[int] = set()
+        waiting = list(after)
+        while waiting:
+            place = waiting.pop()
+            if place in new:
+                found.add(new[place])
+            else:
+                waiting.extend(rows[place].after)
+        return found
+
+    return [replace(rows[p], after=tuple(sorted(kept(rows[p].after)))) if rows[p].after else rows[p] for p in places]
+
+
+def repeated(rows: Sequence[TraceRow], count: int) -> list[TraceRow]:
+    """The first `count` rows of the list, which is gone through again where it is too short.
+
+    Nobody finds text of an earlier pass in a cache, but for what several sessions share: instructions and tools.
+    """
+    found = list(rows[:count])
+    if len(found) == count:
+        return found
+    shared = _shared_by_sessions(rows)
+    sessions = 1 + max((row.session for row in rows if row.session is not None), default=0)
+    apart = 1 + max((text.name for row in rows if row.text is not None for text in row.text.lineage()), default=0)
+    while len(found) < count:
+        passes, first = len(found) // len(rows), len(found)
+        fresh: dict[Text, Text] = {}
+        for row in rows[: count - first]:
+            found.append(
+                replace(
+                    row,
+                    text=None if row.text is None else _renamed(row.text, passes * apart, fresh, shared),
+                    session=None if row.session is None else row.session + passes * sessions,
+                    after=tuple(first + place for place in row.after),
+                )
+            )
+    return found
+
+
+def _shared_by_sessions(rows: Sequence[TraceRow]) -> dict[Text, int]:
+    """Texts in which several sessions begin, and how many of their tokens these have in common."""
+    reach: dict[Text, dict[int, int]] = {}
+    for row in rows:
+        if row.text is not None and row.session is not None:
+            for text, _, end in row.text.stretches(row.input_tokens):
+                by = reach.setdefault(text, {})
+                by[row.session] = max(by.get(row.session, 0), end)
+    return {text: sorted(by.values())[-2] for text, by in reach.items() if len(by) > 1}
+
+
+def _renamed(text: Text, by: int, fresh: dict[Text, Text], shared: Mapping[Text, int]) -> Text:
+    for each in text.lineage():
+        if each not in fresh and each in shared:
+            fresh[each] = Text(each.name + by, each, shared[each])
+        elif each not in fresh:
+            fresh[each] = Text(each.name + by, None if each.parent is None else fresh[each.parent], each.start)
+    return fresh[text]
