@@ -415,7 +415,7 @@ def test_a_prompt_that_finds_no_room_makes_the_cache_forget_and_waits_for_who_ru
 def test_pool_and_cache_agree_after_every_event(kind: type[Engine], seed: int) -> None:
     """Many prompts that branch off each other in a small pool: nothing is held twice, lost, or forgotten while read."""
     draw = random.Random(seed)
-    one = engine(kind, radix_cache=True, pool=3000, chunk_tokens=200, conservativeness=0.0)
+    one = engine(kind, radix_cache=True, pool=1200, chunk_tokens=200, conservativeness=0.0)
     texts = [Text(0)]
     for name in range(1, 12):
         texts.append(Text(name, draw.choice(texts), draw.randint(0, 300)))
@@ -441,4 +441,4 @@ def test_pool_and_cache_agree_after_every_event(kind: type[Engine], seed: int) -
         if not todo and one.idle:
             break
     assert ended == 60 and hits > 0 and one.retractions > 0
-    assert one.used_tokens == 0 and one.cache.locked_tokens == 0 and one._free_tokens == 3000
+    assert one.used_tokens == 0 and one.cache.locked_tokens == 0 and one._free_tokens == 1200

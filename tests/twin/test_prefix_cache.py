@@ -70,8 +70,7 @@ def test_what_is_read_stays_and_goes_once_it_is_read_no_more() -> None:
 def test_policies_name_who_goes_first(policy: str, first: int) -> None:
     texts = {n: Text(n) for n in (1, 2, 3)}
     cache = filled(PrefixCache(policy=policy), *((text, 100) for text in texts.values()))
-    cache.lock(texts[1], 50)
-    cache.release(texts[1], 50)
+    cache.add(texts[1], 100)
     cache.add(texts[3], 100)
     cache.evict(100)
     assert {n for n, text in texts.items() if not cache.matched(text, 101)} == {first}

@@ -239,6 +239,7 @@ def test_times_kept_from_another_setting_are_those_worked_out_anew(name: str, dr
         "graph_max_bs": 0,
         "drafting": drafting("EAGLE", 6, 5, 1),
         "experts": "uniform",
+        "eviction": "lfu",
     }
     other = others[name] if name in others else not before if isinstance(before, bool) else before + 3
     assert other != before

@@ -331,7 +331,7 @@ def test_without_the_key_only_health_and_metrics_answer() -> None:
 
 def test_equal_beginnings_are_found_in_the_cache_where_there_is_one() -> None:
     prompt = [n % 50 for n in range(2000)]
-    for radix_cache, cached in ((True, 1536), (False, 0)):
+    for radix_cache, cached in ((True, 1984), (False, 0)):
         with serving(llama(EngineSettings(radix_cache=radix_cache))) as running:
             running.json("/v1/completions", {"prompt": prompt, "max_tokens": 2})
             said = running.json("/v1/completions", {"prompt": prompt, "max_tokens": 2})
@@ -422,7 +422,7 @@ def test_health_generate_waits_as_long_as_sglang_does_for_a_token() -> None:
 def test_flushed_prefixes_are_computed_again() -> None:
     prompt = list(range(600))
     with serving() as running:
-        for flushed, cached in ((False, 0), (False, 512), (True, 0)):
+        for flushed, cached in ((False, 0), (False, 576), (True, 0)):
             if flushed:
                 assert running.call("POST", "/flush_cache")[0] == 200
             said = running.json("/v1/completions", {"prompt": prompt, "max_tokens": 2})

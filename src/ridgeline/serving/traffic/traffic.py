@@ -126,6 +126,7 @@ class Traffic:
     seed: int = 0
     most_tokens: int | None = None  # longer requests that were drawn are cut to it, those of a trace left out
     rules: SessionRules = SessionRules()
+    duration_s: float | None = None  # nothing is sent later than this
 
     def __post_init__(self) -> None:
         if self.requests < 1:

@@ -145,21 +145,26 @@ class Replicas:
 
 
 def serve(
-    front: Front, arrivals: Sequence[Arrival], concurrency: int | None = None, front_end: FrontEnd | None = None
+    front: Front,
+    arrivals: Sequence[Arrival],
+    concurrency: int | None = None,
+    front_end: FrontEnd | None = None,
+    until_s: float = math.inf,
 ) -> list[Request]:
-    """Sends all arrivals through `front` and returns every request when the last has ended, in their own order.
+    """Sends all arrivals that come before `until_s` through `front` and returns every one of these when the last has
+    ended, in their own order.
 
     `front_end` is what each passes before: its tokenizers on the way in, its streams on the way out.
     """
-    due = sorted((a for a in arrivals if not a.after), key=lambda a: (a.at_s, a.number))
+    due = sorted((a for a in arrivals if not a.after and a.at_s < until_s), key=lambda a: (a.at_s, a.number))
     tokenizers = Tokenizers(front_end or NO_FRONT_END)
-    if isinstance(front, Replicas) and concurrency is None and len(due) == len(arrivals):
+    if isinstance(front, Replicas) and concurrency is None and not any(a.after for a in arrivals):
         return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number)
     turns = WaitingTurns(arrivals, concurrency)
-    front.endings_send = concurrency is not None or len(due) < len(arrivals)
+    front.endings_send = concurrency is not None or any(a.after for a in arrivals)
     done: list[Request] = []
     # when it is sent or, once that is known, when it reaches a scheduler; its number, itself, when it was sent
-    coming = [(at_s, a.number, a, at_s, False) for at_s, a in turns.first()]
+    coming = [(at_s, a.number, a, at_s, False) for at_s, a in turns.first() if at_s < until_s]
     heapq.heapify(coming)
     while True:
         now_s = front.now_s
@@ -175,7 +180,8 @@ def serve(
             now_s = front.now_s
         ended = front.advance(coming[0][0] if coming else math.inf)
         done += ended
-        for request in ended if front.endings_send else ():
+        for request in ended:
             for at_s, following in turns.after(request.arrival, request.seen_end_s):
-                heapq.heappush(coming, (at_s, following.number, following, at_s, False))
+                if at_s < until_s:
+                    heapq.heappush(coming, (at_s, following.number, following, at_s, False))
     return sorted(done, key=lambda r: r.arrival.number)

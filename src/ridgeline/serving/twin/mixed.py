@@ -79,6 +79,15 @@ class MixedEngine(Engine):
         self.used_tokens += batch * self.applied.accept_length
         return step_s
 
+    def _decode(self, limit_s: float) -> list[Request]:
+        """Who waits for room is looked up in each step, and vLLM counts each time."""
+        blocked = self.waiting[0] if self.waiting and self.blocked_by_kv else None
+        before = self.step_number
+        ended = super()._decode(limit_s)
+        if blocked is not None:
+            self.cache_use.count(blocked.arrival.input_tokens, blocked.cached, self.step_number - before)
+        return ended
+
     def _prefill(self, batch: list[tuple[Request, int]]) -> list[Request]:
         ended = super()._prefill(batch)
         if self.running and self.running[0][0] <= self.step_number:

@@ -9,24 +9,52 @@ of a hundred thousand tokens costs as many steps as its text has branches.
 from __future__ import annotations
 
 import heapq
+import math
+from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ridgeline.serving.traffic.texts import Text
 
 
+@dataclass(slots=True)
+class _Part:
+    """A part of what is there of a text, up to `end`: when and how often it was used."""
+
+    end: int
+    used: int
+    times: int
+    created: int
+
+
+# Which of two parts goes first, by SGLang's names of policies (mem_cache/evict_policy.py): the one with the smaller
+# key. vLLM knows the first alone.
+EVICTION: dict[str, Callable[[_Part], tuple[int, ...]]] = {
+    "lru": lambda part: (part.used,),
+    "lfu": lambda part: (part.times, part.used),
+    "slru": lambda part: (int(part.times > 1), part.used),
+    "fifo": lambda part: (part.created,),
+    "mru": lambda part: (-part.used,),
+    "filo": lambda part: (-part.created,),
+}
+
+
 class _Entry:
-    """The part of a text, from where it branches off, whose KV is there. What must stay is counted by its end: `locks`
-    of running requests, `branches` of entries that go on from there."""
+    """How far a text is there, from where it branches off: in parts, of which each was used later than the next. What
+    must stay is counted by its end: `locks` of running requests, `branches` of entries that go on from there."""
 
-    __slots__ = ("branches", "created", "end", "locked", "locks", "text", "times_used", "used")
+    __slots__ = ("branches", "locked", "locks", "parts", "text")
 
-    def __init__(self, text: Text, now: int) -> None:
-        self.text, self.end = text, text.start
+    def __init__(self, text: Text) -> None:
+        self.text = text
+        self.parts: list[_Part] = []
         self.locks: dict[int, int] = {}
         self.branches: dict[int, int] = {}
         self.locked = 0  # tokens under a lock
-        self.created = self.used = now
-        self.times_used = 0
+
+    @property
+    def end(self) -> int:
+        return self.parts[-1].end if self.parts else self.text.start
 
     @property
     def floor(self) -> int:
@@ -34,17 +62,32 @@ class _Entry:
         locks, branches = self.locks, self.branches
         return max(max(locks) if locks else self.text.start, max(branches) if branches else self.text.start)
 
+    def use(self, end: int, now: int) -> None:
+        """Its tokens up to `end` are used; what of them was not there is now."""
+        parts, times, created = self.parts, 0, now
+        covered = bisect_left(parts, end, key=_end)
+        if parts:
+            reached = parts[min(covered, len(parts) - 1)]
+            times, created = reached.times, reached.created if covered < len(parts) else now
+        if covered < len(parts) and parts[covered].end == end:
+            covered += 1
+        parts[:covered] = [_Part(end, now, times + 1, created)]
 
-# Which of two entries goes first, by SGLang's names of policies (mem_cache/evict_policy.py): the one with the smaller
-# key. vLLM knows the first alone.
-EVICTION: dict[str, Callable[[_Entry], tuple[int, ...]]] = {
-    "lru": lambda entry: (entry.used,),
-    "lfu": lambda entry: (entry.times_used, entry.used),
-    "slru": lambda entry: (int(entry.times_used > 1), entry.used),
-    "fifo": lambda entry: (entry.created,),
-    "mru": lambda entry: (-entry.used,),
-    "filo": lambda entry: (-entry.created,),
-}
+    def loosest(self) -> int:
+        """How many tokens of its last part may go."""
+        before = self.parts[-2].end if len(self.parts) > 1 else self.text.start
+        return self.end - max(self.floor, before) if self.parts else 0
+
+    def cut(self, tokens: int) -> None:
+        """Its last `tokens`, all of its last part, go."""
+        last = self.parts[-1]
+        last.end -= tokens
+        if last.end == (self.parts[-2].end if len(self.parts) > 1 else self.text.start):
+            self.parts.pop()
+
+
+def _end(part: _Part) -> int:
+    return part.end
 
 
 def _moved(counts: dict[int, int], at: int, by: int) -> None:
@@ -53,6 +96,21 @@ def _moved(counts: dict[int, int], at: int, by: int) -> None:
         counts[at] = left
     else:
         del counts[at]
+
+
+@dataclass(slots=True)
+class CacheUse:
+    """Prompt tokens that were looked up, and of these found: once for each request, and as the engine counts them,
+    which may look a waiting request up again and again."""
+
+    prompt_tokens: int = 0
+    hit_tokens: int = 0
+    counted_tokens: int = 0
+    counted_hits: int = 0
+
+    def count(self, tokens: int, found: int, times: int = 1) -> None:
+        self.counted_tokens += tokens * times
+        self.counted_hits += found * times
 
 
 class PrefixCache:
@@ -64,7 +122,7 @@ class PrefixCache:
         self._key = EVICTION[policy]
         self._entries: dict[Text, _Entry] = {}
         self._order: list[tuple[tuple[int, ...], int, _Entry]] = []  # a heap; what has been used since is out of date
-        self._now = 0
+        self._now = self._offered = 0
         self.tokens = self.locked_tokens = 0
 
     def __len__(self) -> int:
@@ -96,12 +154,12 @@ class PrefixCache:
     def lock(self, text: Text, tokens: int) -> None:
         """A running request reads the first so many tokens, which are there."""
         if tokens:
+            self._use(text, tokens)
             self._hold(text, tokens, 1)
-            self._use(text)
 
     def extend(self, text: Text, before: int, tokens: int) -> None:
         """A request that had the first `before` tokens locked has computed on up to `tokens`, and locks these."""
-        self._insert(text, tokens)
+        self._use(text, tokens)
         self._hold(text, tokens, 1)
         if before:
             self._hold(text, before, -1)
@@ -109,47 +167,47 @@ class PrefixCache:
     def release(self, text: Text, tokens: int, kept: int = 0) -> None:
         """Whoever locked so many tokens reads them no more. `kept`: how far the text is there by now."""
         if tokens:
-            if kept > tokens:
-                self._insert(text, kept)
+            self._use(text, max(tokens, kept))
             self._hold(text, tokens, -1)
-            self._use(text)
 
     def add(self, text: Text, tokens: int) -> None:
         """So many tokens of a prompt are there, and nobody reads them."""
-        self._insert(text, tokens)
-        self._use(text)
+        self._use(text, tokens)
 
     def evict(self, tokens: float) -> int:
         """Forgets so many tokens, or as many as nobody reads; how many."""
         gone = 0
         while gone < tokens and self._order:
             key, _, entry = self._order[0]
-            room = entry.end - entry.floor
-            if room <= 0 or key != self._key(entry) or self._entries.get(entry.text) is not entry:
+            room = entry.loosest()
+            if room <= 0 or key != self._key(entry.parts[-1]) or self._entries.get(entry.text) is not entry:
                 heapq.heappop(self._order)
                 continue
-            cut = int(min(room, -(-(tokens - gone) // self.page_tokens) * self.page_tokens))
+            cut = min(room, math.ceil((tokens - gone) / self.page_tokens) * self.page_tokens)
             gone += cut
             self.tokens -= cut
-            entry.end -= cut
-            if entry.end == entry.text.start:
+            entry.cut(cut)
+            if cut == room:
                 heapq.heappop(self._order)
+                self._offer(entry)
+            if not entry.parts:
                 self._forget(entry)
         return gone
 
     def clear(self) -> None:
         self.evict(self.idle_tokens)
 
-    def _insert(self, text: Text, tokens: int) -> None:
+    def _use(self, text: Text, tokens: int) -> None:
+        self._now += 1
         for node, start, end in text.stretches(tokens):
             entry = self._entries.get(node)
             if entry is None:
-                entry = self._entries[node] = _Entry(node, self._now)
+                entry = self._entries[node] = _Entry(node)
                 if node.parent is not None:
                     _moved(self._entries[node.parent].branches, start, 1)
-            if end > entry.end:
-                self.tokens += end - entry.end
-                entry.end = end
+            self.tokens += max(0, end - entry.end)
+            entry.use(end, self._now)
+            self._offer(entry)
 
     def _hold(self, text: Text, tokens: int, by: int) -> None:
         for node, start, end in text.stretches(tokens):
@@ -161,25 +219,23 @@ class PrefixCache:
             if by < 0:
                 self._offer(entry)
 
-    def _use(self, text: Text) -> None:
-        entry = self._entries.get(text)
-        if entry is not None:
-            self._now += 1
-            entry.used = self._now
-            entry.times_used += 1
-            self._offer(entry)
-
     def _offer(self, entry: _Entry) -> None:
         """Puts it among those that may go, where some of it may."""
-        if entry.end > entry.floor:
-            self._now += 1
-            heapq.heappush(self._order, (self._key(entry), self._now, entry))
+        if entry.loosest() > 0:
+            self._offered += 1
+            heapq.heappush(self._order, (self._key(entry.parts[-1]), self._offered, entry))
+            if len(self._order) > 64 + 4 * len(self._entries):
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Drops what is out of date from the heap."""
+        entries = [entry for entry in self._entries.values() if entry.loosest() > 0]
+        self._order = [(self._key(entry.parts[-1]), number, entry) for number, entry in enumerate(entries)]
+        heapq.heapify(self._order)
 
     def _forget(self, entry: _Entry) -> None:
         del self._entries[entry.text]
-        parent = None if entry.text.parent is None else self._entries[entry.text.parent]
-        if parent is not None:
+        if entry.text.parent is not None:
+            parent = self._entries[entry.text.parent]
             _moved(parent.branches, entry.text.start, -1)
-            # what it branched off was used when it was
-            parent.used = max(parent.used, entry.used)
             self._offer(parent)

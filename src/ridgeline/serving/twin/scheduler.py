@@ -16,7 +16,7 @@ from ridgeline.serving.engines.settings import Applied
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
-from ridgeline.serving.twin.prefix_cache import PrefixCache
+from ridgeline.serving.twin.prefix_cache import CacheUse, PrefixCache
 from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW_TOKEN_SHARE
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
@@ -57,6 +57,7 @@ class Engine:
         self.pace = TokenPace(self.applied.accept_length)
         self.runs = DecodeRuns(self.pace)
         self.cache = PrefixCache(self.applied.page_size, self.applied.eviction) if self.applied.radix_cache else None
+        self.cache_use = CacheUse()
         self.in_cache_tokens = 0  # of running requests, as each counts what it has there
         self.usage: list[tuple[float, float]] = [(0.0, 0.0)]
 
@@ -96,13 +97,13 @@ class Engine:
 
     def advance(self, limit_s: float) -> list[Request]:
         """One event. Decode runs stop at the first step that ends at or after `limit_s`. Returns who has ended."""
-        if self.chunked or (self.waiting and not self.blocked_by_kv):
-            batch = self._admit()
-            if batch:
-                return self._prefill(batch)
-        if self.running:
-            return self._decode(limit_s)
-        return []
+        batch = self._admit() if self.chunked or (self.waiting and not self.blocked_by_kv) else []
+        ended = self._prefill(batch) if batch else self._decode(limit_s) if self.running else []
+        if self.cache is not None and self.cache.tokens:
+            lacking = self.cache.idle_tokens - self._free_tokens
+            if lacking > 0:
+                self.cache.evict(lacking)
+        return ended
 
     def advance_to(self, limit_s: float) -> None:
         """Events until `limit_s` is reached or nothing is left to do, for an engine nobody else waits for."""
@@ -167,6 +168,9 @@ class Engine:
         """It is taken on, and what `_look_up` found stays for it."""
         if request.first_cached is None:
             request.first_cached = request.cached
+            self.cache_use.prompt_tokens += request.arrival.input_tokens
+            self.cache_use.hit_tokens += request.cached
+        self.cache_use.count(request.arrival.input_tokens, request.cached)
         if request.cached:
             assert self.cache is not None
             assert request.arrival.text is not None
@@ -186,13 +190,6 @@ class Engine:
             if done > request.in_cache:
                 self.cache.extend(request.arrival.text, request.in_cache, done)
                 self._now_in_cache(request, done)
-
-    def _forget_beyond_room(self) -> None:
-        """What nobody reads goes, where others need the room."""
-        if self.cache is not None and self.cache.tokens:
-            lacking = self.cache.idle_tokens - self._free_tokens
-            if lacking > 0:
-                self.cache.evict(lacking)
 
     def _reserved(self) -> float:
         return (self.finish_sum - len(self.running) * self.step_number) * self.applied.accept_length * self.share
@@ -217,7 +214,6 @@ class Engine:
             self._keep(request)
             if request.todo == 0:
                 self._first_token(request, ended)
-        self._forget_beyond_room()
         self.usage.append((self.clock, self.used_tokens))
         return ended
 
@@ -291,7 +287,6 @@ class Engine:
             self.share = max(self._least_share, self.share - self._share_fall * steps)
         self.blocked_by_kv = False
         ended = self._endings() if self.running[0][0] <= self.step_number else []
-        self._forget_beyond_room()
         self.usage.append((self.clock, self.used_tokens))
         return ended
 

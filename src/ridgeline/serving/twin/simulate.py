@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
 from ridgeline.errors import InputError
@@ -28,6 +29,7 @@ from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer, PrefillEngine
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.mixed import MixedEngine
+from ridgeline.serving.twin.prefix_cache import CacheUse
 from ridgeline.serving.twin.reach import (
     COMPILE_WAIT_S,
     UncertaintySources,
@@ -63,6 +65,7 @@ class SimulationResult(JsonForm, Shown):
     memory: tuple[MemoryPlan, ...]
     kv_usage: tuple[tuple[float, float], ...]
     retractions: int
+    cache: CacheUse
     interval: dict[str, tuple[float, float]]
     kv_transfer_bytes_s: float | None  # what one prefill rank sent on average while prompts were computed
     cpu_s: float
@@ -139,7 +142,8 @@ def simulate(
     # offline everything is handed to an engine at once
     served = front_end and not isinstance(traffic.pace, AllAtOnce)
     before = put_in_front(engines, deployment, calibration) if served else None
-    requests = serve(front, arrivals, traffic.concurrency, before)
+    until_s = math.inf if traffic.duration_s is None else traffic.duration_s
+    requests = serve(front, arrivals, traffic.concurrency, before, until_s)
     records = tuple(r.record() for r in requests)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
@@ -154,6 +158,7 @@ def simulate(
         memory=plans,
         kv_usage=_usage(engines),
         retractions=sum(e.retractions for e in engines),
+        cache=_cache_use(engines),
         interval=intervals(summary, _longest_ttft_s(records), known.calibration, doubts),
         doubts=doubts,
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
@@ -240,6 +245,11 @@ def _usage(engines: Sequence[Engine]) -> tuple[tuple[float, float], ...]:
     every = max(1, len(points) // _USAGE_POINTS)
     kept = set(range(0, len(points), every)) | {len(points) - 1, max(range(len(points)), key=lambda n: points[n][1])}
     return tuple((points[n][0], points[n][1] / engine.pool_tokens) for n in sorted(kept))
+
+
+def _cache_use(engines: Sequence[Engine]) -> CacheUse:
+    found = [[getattr(engine.cache_use, each.name) for each in fields(CacheUse)] for engine in engines]
+    return CacheUse(*(sum(column) for column in zip(*found, strict=True)))
 
 
 def _assumed(deployment: Deployment) -> tuple[str, ...]:
