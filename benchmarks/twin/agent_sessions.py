@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +35,9 @@ RUN_S = 1800.0
 # without the reasoning) that the client counts as it was recorded: 720 to 850 tokens a turn more.
 TOKENS, GROWTH = 1.05, 790
 THINK_LIMIT_S = 60.0
-TURNS = 200
+CONTEXT = 163_840
+# of a session, within which users began
+ADVANCE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Recorded:
     """All runs of a folder: what each user began with, what each trace goes on with, and what turns are like."""
 
     def __init__(self, folder: Path) -> None:
+        self.whole = _whole_sessions(folder.parent.parent / "traces" / "agent-sessions.jsonl")
         self.begins: dict[str, tuple[str, int]] = {}
         self.known: dict[tuple[str, int], Turn] = {}
         thinks: list[float] = []
@@ -75,25 +80,45 @@ class Recorded:
         self.thinks = thinks
 
     def sessions(self, users: int, seed: int) -> Replay:
-        """A session for each user, longer than the run, and as many again for those who come to an end."""
+        """A session for each user from where it began, then others from their beginning for whom comes to an end."""
         rng, rows = random.Random(seed), list[TraceRow]()
         for session, (trace, first) in enumerate(list(self.begins.values())[:users]):
-            prompt, text, grown = 0, Text(session), 0
-            for place in range(first, first + TURNS):
-                turn = self.known.get((trace, place))
-                drawn = rng.choice(self.turns)
-                think_s = rng.choice(self.thinks)
-                if turn is not None:
-                    prompt, answer = turn.prompt, turn.answer or drawn.answer
-                else:
-                    prompt, answer = prompt + drawn.new, drawn.answer
-                tokens = round(prompt * TOKENS) + grown
-                if tokens + answer > 163_840:
-                    break
-                after = () if place == first else (len(rows) - 1,)
-                rows.append(TraceRow(tokens, answer, None, text, session, after, think_s if after else 0.0))
-                grown += GROWTH
+            least = first / ADVANCE
+            longer = [turns for turns in map(len, self.whole) if turns > least]
+            self._add(rows, rng, session, trace, first, rng.choice(longer) if longer else round(least) + 1)
+        for session, whole in enumerate(rng.sample(self.whole, len(self.whole)) * 3, start=users):
+            self._add(rows, rng, session, "", 0, len(whole), whole)
         return Replay(tuple(rows), "agents")
+
+    def _add(
+        self, rows: list[TraceRow], rng: random.Random, session: int, trace: str, first: int, end: int,
+        whole: Sequence[Turn] = (),
+    ) -> None:  # fmt: skip
+        prompt, grown, text = 0, 0, Text(session)
+        for place in range(first, end):
+            drawn, think_s = rng.choice(self.turns), rng.choice(self.thinks)
+            turn = whole[place] if whole else self.known.get((trace, place))
+            prompt = turn.prompt if turn is not None else prompt + drawn.new
+            answer = (turn.answer if turn is not None and not whole else 0) or drawn.answer
+            tokens = round(prompt * TOKENS) + grown
+            if tokens + answer > CONTEXT:
+                break
+            if whole and turn is not None and turn.new > turn.prompt / 2:
+                text = Text(1000 + len(rows))  # compacted, or another conversation
+            after = () if place == first else (len(rows) - 1,)
+            rows.append(TraceRow(tokens, answer, None, text, session, after, think_s if after else 0.0))
+            grown += GROWTH
+
+
+def _whole_sessions(path: Path) -> list[list[Turn]]:
+    """Sessions of the same collection, from their first request to their last."""
+    found: dict[str, list[Turn]] = {}
+    with path.open() as file:
+        for row in map(json.loads, file):
+            new = row["input_length"] - row["shared_with_previous"] * row["block_tokens"]
+            turn = Turn(row["input_length"], row["output_length"], new, row["think_time"] or 0.0)
+            found.setdefault(row["session"], []).append(turn)
+    return list(found.values())
 
 
 def main() -> None:
@@ -115,6 +140,8 @@ def main() -> None:
         if words.users and users not in words.users:
             continue
         settings = replace(parse_engine("vllm:0.19.1", DEFAULTS), mem_fraction=0.9)
+        if row["offload"] == "on":
+            settings = replace(settings, host_tier_size=600.0)
         tp = int(row["tp"])
         deployment = Deployment(model, cluster, Layout(tp=tp, ep=tp), settings)
         replay = recorded.sessions(users, 42)
@@ -129,7 +156,7 @@ def main() -> None:
             f" | {float(row['p50_tpot_ms']):6.1f} {seen.tpot_ms.p50:6.1f}"
             f" | {float(row['throughput_rps']):6.3f} {len(ended) / RUN_S:6.3f}"
             f" | {float(row['gpu_hit_rate']) * 1:6.1f} {100 * (asked.counted_hits / max(1, asked.counted_tokens)):6.1f} ({100 * hits:.1f})"
-            f" cpu {row['cpu_hit_rate'] or '-':>5.5} | {len(ended)} {result.retractions} {result.cpu_s:.2f} s"
+            f" cpu {row['cpu_hit_rate'] or '-':>5.5} {100 * asked.host_hit_tokens / max(1, asked.prompt_tokens - asked.hit_tokens):.1f} | {len(ended)} {result.retractions} {result.cpu_s:.2f} s"
         )
 
 

@@ -240,6 +240,7 @@ def test_times_kept_from_another_setting_are_those_worked_out_anew(name: str, dr
         "drafting": drafting("EAGLE", 6, 5, 1),
         "experts": "uniform",
         "eviction": "lfu",
+        "host_policy": "write_back",
     }
     other = others[name] if name in others else not before if isinstance(before, bool) else before + 3
     assert other != before

@@ -173,12 +173,14 @@ def _off(flag: str) -> tuple[Spelling, ...]:
     return (Spelling(fixed={True: {flag: False}, False: {flag: True}}),)
 
 
-def _sglang(flag: str, takes: Domain, default: str, *aliases: str, unit: str = "") -> KnobRow:
-    return KnobRow(flag, _same(flag, "sglang"), takes, default, aliases, unit=unit)
+def _sglang(
+    flag: str, takes: Domain, default: str, *aliases: str, unit: str = "", part: Part = Part.NOWHERE, field: str = ""
+) -> KnobRow:
+    return KnobRow(flag, _same(flag, "sglang"), takes, default, aliases, part, field, unit)
 
 
-def _vllm(flag: str, takes: Domain, default: str, *aliases: str, unit: str = "") -> KnobRow:
-    return KnobRow(flag, _same(flag, "vllm"), takes, default, aliases, unit=unit)
+def _vllm(flag: str, takes: Domain, default: str, *aliases: str, unit: str = "", part: Part = Part.NOWHERE) -> KnobRow:
+    return KnobRow(flag, _same(flag, "vllm"), takes, default, aliases, part, unit=unit)
 
 
 _ROWS = (
@@ -346,14 +348,14 @@ _ROWS = (
     _vllm("disable_chunked_mm_input", _SWITCH, "false"),
     _vllm("performance_mode", _TEXT, "balanced"),
     # what is kept of a prompt, and where
-    _sglang("radix_eviction_policy", _TEXT, "lru"),
+    _sglang("radix_eviction_policy", _TEXT, "lru", part=_SETTINGS, field="eviction"),
     _sglang("enable_session_radix_cache", _SWITCH, "false"),
-    _sglang("enable_hierarchical_cache", _SWITCH, "false", "enable_hicache"),
-    _sglang("hicache_ratio", _NUMBER, "2", unit="times the KV pool of a GPU"),
-    _sglang("hicache_size", _COUNT, "0: by hicache_ratio", unit="GB of each rank"),
+    _sglang("enable_hierarchical_cache", _SWITCH, "false", "enable_hicache", part=_TOGETHER),
+    _sglang("hicache_ratio", _NUMBER, "2", unit="times the KV pool of a GPU", part=_TOGETHER),
+    _sglang("hicache_size", _COUNT, "0: by hicache_ratio", unit="GB of each rank", part=_TOGETHER),
     _sglang("hicache_host_memory_fraction", Domain.SHARE, "0.8"),
     _sglang("hicache_host_memory_mode", _TEXT, "cache"),
-    _sglang("hicache_write_policy", _TEXT, "write_through"),
+    _sglang("hicache_write_policy", _TEXT, "write_through", part=_TOGETHER),
     _sglang("hicache_io_backend", _TEXT, "kernel"),
     _sglang("hicache_mem_layout", _TEXT, "page_first; layer_first in older releases"),
     _sglang("hicache_storage_backend", _TEXT, "none"),
@@ -368,7 +370,7 @@ _ROWS = (
     _sglang("enable_hisparse", _SWITCH, "false"),
     _sglang("enable_linear_replayssm_spec", _SWITCH, "false"),
     KnobRow("cpu_offload_gb", _same("cpu_offload_gb", "sglang", "vllm"), _NUMBER, "0", unit="GiB of weights"),
-    _vllm("kv_offloading_size", _NUMBER, "none", unit="GiB of all ranks"),
+    _vllm("kv_offloading_size", _NUMBER, "none", unit="GiB of all ranks", part=_TOGETHER),
     _vllm("kv_offloading_backend", _TEXT, "native"),
     _vllm("kv_cache_memory_bytes", _TEXT, "by gpu_memory_utilization", unit="bytes"),
     _vllm("kv_cache_dtype_skip_layers", _TEXT, "none"),

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 from ridgeline import catalog
 from ridgeline.errors import InputError
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.serving.engines.behaviour import Drafting, drafting, usual_curve
 from ridgeline.serving.engines.knobs import Part, modelled, wrong_value
-from ridgeline.serving.engines.layout import Layout, state_slots
+from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token, state_slots
 from ridgeline.serving.engines.releases import USUAL_ENGINE, title_of
 from ridgeline.serving.hardware.cluster import Gpu
 from ridgeline.serving.model.model import WHOLE_DTYPES, Model
@@ -35,6 +35,7 @@ def acceptance_assumed(model: Model, settings: EngineSettings) -> str:
 
 
 BACKENDS = ("fa3", "flashinfer", "flashmla", "cutlass_mla", "trtllm_mla", "triton", "aiter")
+EVICTIONS = ("lru", "lfu", "slru")  # what the prefix cache forgets first; vLLM knows the first alone
 CURRENT_VERSION = (0, 5)
 # Tokens a rank computes in one prefill round under DeepEP where nobody sets the chunk. Published recipes set it about
 # so: SGLang's own default, divided among 16 or 32 attention ranks, would leave every round to the host.
@@ -58,6 +59,9 @@ class EngineSettings:
     page_size: int = 1
     radix_cache: bool = True
     eviction: str = "lru"  # what the prefix cache forgets first (--radix-eviction-policy)
+    host_tier_ratio: float = 0.0  # KV kept in host memory, in KV pools of a GPU (--hicache-ratio)
+    host_tier_size: float = 0.0  # or as the engine counts it (--hicache-size, vLLM's --kv-offloading-size)
+    host_tier_policy: str = "write_through"  # when it is written (--hicache-write-policy)
     accept_length: float | None = None  # speculative decoding: tokens kept per verified step; None: as others measured
     draft_tokens: int = 1  # tokens verified per step and request; 1 is no speculation
     draft_method: str = ""  # --speculative-algorithm; "": a layer that drafts one token after the other
@@ -80,6 +84,10 @@ class EngineSettings:
             raise InputError(
                 f"attention backend {self.attention_backend!r} is not known; use one of {', '.join(BACKENDS)}"
             )
+        if self.eviction not in EVICTIONS:
+            raise InputError(f"eviction {self.eviction!r} is not simulated; use one of {', '.join(EVICTIONS)}")
+        if min(self.host_tier_ratio, self.host_tier_size) < 0:
+            raise InputError("a host tier cannot be smaller than nothing; give its size, or leave it out")
         for name in ("max_running_requests", "chunked_prefill_size", "max_prefill_tokens", "page_size", "draft_tokens",
                      "draft_steps", "draft_branches", "recv_interval", "tokenizer_workers", "detokenizer_workers",
                      "stream_interval"):  # fmt: skip
@@ -136,6 +144,9 @@ class Applied:
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
     experts: str = ""  # how tokens find their experts
     eviction: str = "lru"
+    host_tokens: int = 0  # that a tier in host memory holds
+    host_token_s: float = 0.0  # to bring one of them back
+    host_policy: str = "write_through"
 
     @property
     def draft_tokens(self) -> int:
@@ -194,6 +205,10 @@ class EngineDefaults:
         """The measured kernels that this release's resemble most; empty: those of the newest SGLang."""
         return ""
 
+    def host_rank_bytes(self, settings: EngineSettings, layout: Layout) -> float:
+        """What a tier in host memory of the size that was asked for has for each rank."""
+        return settings.host_tier_size * 1e9
+
     def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
         raise NotImplementedError
 
@@ -246,7 +261,17 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         kernel_set=own.kernel_set(settings),
         experts=settings.experts,
         eviction=settings.eviction,
+        host_tokens=_host_tokens(own, settings, model, layout, pool_tokens),
+        host_token_s=rank_kv_bytes_per_token(model, layout) / gpu.host_bytes_s,
+        host_policy=settings.host_tier_policy,
     )
+
+
+def _host_tokens(own: EngineDefaults, settings: EngineSettings, model: Model, layout: Layout, pool_tokens: int) -> int:
+    """What the whole engine's tier in host memory holds; each rank has its part of it, and so its own copy of a latent
+    that all ranks keep."""
+    size = own.host_rank_bytes(settings, layout) / rank_kv_bytes_per_token(model, layout)
+    return int(size or settings.host_tier_ratio * pool_tokens) * layout.attn_dp
 
 
 _ENGINE = re.compile(r"([a-z]\w*?)(?:[:=@ ]*v?(\d+(?:\.\d+)*)(?:\.?(?:post|rc|dev)\d*)*)?")
@@ -311,17 +336,29 @@ def settings_of(values: Mapping[str, Value], base: EngineSettings = DEFAULTS) ->
         if knob.name in values:
             value = values[knob.name]
             found[knob.field] = not value if knob.inverted else value
-    found |= _drafts_of(values)
+    found |= _drafts_of(values) | _host_tier_of(values)
     if found.get("prefill_graph"):
         del found["prefill_graph"]  # a switch that is not thrown: whether there are graphs is the engine's choice
     if found.get("cuda_graph_max_bs") == 0:
         found["prefill_graph"] = False
     if found.get("attention_backend", BACKENDS[0]) not in BACKENDS:
         del found["attention_backend"]  # not modelled; the engine's own choice is nearest
+    if found.get("eviction", EVICTIONS[0]) not in EVICTIONS:
+        del found["eviction"]  # neither
     if found.get("chunked_prefill_size") == -1:
         # without chunks a round still ends at this many tokens
         found["chunked_prefill_size"] = found.get("max_prefill_tokens", base.max_prefill_tokens)
     return replace(base, **found)  # type: ignore[arg-type]
+
+
+def _host_tier_of(values: Mapping[str, Value]) -> dict[str, Value]:
+    """SGLang has none before it is switched on, vLLM none before it has a size."""
+    size, found = values.get("kv_offloading_size"), dict[str, Value]()
+    if values.get("enable_hierarchical_cache") is True:
+        size, ratio = values.get("hicache_size"), values.get("hicache_ratio", 2.0)
+        found = {} if size or not is_number(ratio) else {"host_tier_ratio": float(ratio)}
+        found["host_tier_policy"] = str(values.get("hicache_write_policy", "write_through"))
+    return found | ({"host_tier_size": float(size)} if is_number(size) else {})
 
 
 # What SGLang takes where an algorithm is named and no numbers are: drafting steps, of one branch. Llama and Grok get a
@@ -438,7 +475,20 @@ def values_of(layout: Layout, settings: EngineSettings) -> dict[str, Value]:
             values[knob.name] = not value if knob.inverted else value
     if settings.cuda_graph_max_bs == 0 or settings.prefill_graph:
         values.pop("disable_prefill_cuda_graph", None)
-    return values
+    return values | _host_tier_values(settings)
+
+
+def _host_tier_values(settings: EngineSettings) -> dict[str, Value]:
+    """What asks for this tier in host memory."""
+    size, ratio = settings.host_tier_size, settings.host_tier_ratio
+    if not (size or ratio):
+        return {}
+    if settings.engine == "vllm":
+        return {"kv_offloading_size": size}
+    own: dict[str, Value] = {"hicache_size": size} if size else {"hicache_ratio": ratio}
+    policy = settings.host_tier_policy
+    written: dict[str, Value] = {} if policy == DEFAULTS.host_tier_policy else {"hicache_write_policy": policy}
+    return {"enable_hierarchical_cache": True, **own, **written}
 
 
 def _require_possible(values: Mapping[str, Value], part: Part) -> None:

@@ -70,6 +70,15 @@ class Gpu:
     unified: bool = False  # its memory is the host's too: what programs and files hold of it is not known here
 
     @property
+    def host_bytes_s(self) -> float:
+        """What a copy between its memory and the host's reaches: 80% of PCIe 4 or 5 x16, or of NVLink-C2C."""
+        if self.unified:
+            return self.bandwidth_bytes_s / 2
+        if self.name.startswith("gb"):
+            return 0.8 * 450e9
+        return 0.8 * (32e9 if self.generation in ("ampere", "ada") else 64e9)
+
+    @property
     def is_amd(self) -> bool:
         return self.generation.startswith("cdna")
 

@@ -103,8 +103,8 @@ Pace = AllAtOnce | ClosedLoop | OpenLoop | AsRecorded
 
 @dataclass(frozen=True, slots=True)
 class SessionRules:
-    """How recorded sessions are replayed. `think_limit_s` cuts the times that users think; in a closed loop each place
-    begins in the middle of its first session, at a point drawn up to this share of it (`start_within`)."""
+    """How recorded sessions are replayed. `think_limit_s` cuts the times that users think. With `start_within` a closed
+    loop takes sessions in an order of chance, and the first of each place from a point drawn up to this share of it."""
 
     think_limit_s: float | None = None
     start_within: float = 0.0
@@ -154,7 +154,7 @@ class Traffic:
             rows = sorted((replace(row, after=()) for row in rows), key=lambda row: row.at_s or 0.0)
         turns = turn_numbers(rows)
         places: Sequence[int] = range(len(rows))
-        if isinstance(self.pace, ClosedLoop):
+        if isinstance(self.pace, ClosedLoop) and self.rules.start_within:
             places = self._places(rows, self.pace.concurrency, rng)
         if self.most_tokens is not None and isinstance(self.lengths, Replay):
             places = [p for p in places if rows[p].input_tokens + rows[p].output_tokens <= self.most_tokens]
@@ -170,11 +170,8 @@ class Traffic:
         ]  # fmt: skip
 
     def _places(self, rows: Sequence[TraceRow], at_once: int, rng: random.Random) -> Sequence[int]:
-        """Places of the rows that a closed loop sends: its sessions in an order of chance, the first from their
-        middle."""
+        """Places of the rows that a closed loop sends which begins in the middle: of sessions drawn from all."""
         sessions = by_session(rows)
-        if len(sessions) == len(rows):
-            return range(len(rows))
         rng.shuffle(sessions)
         share = self.rules.start_within
         first = [turns[int(rng.random() * share * len(turns)) :] for turns in sessions[:at_once]]

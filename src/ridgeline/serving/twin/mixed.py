@@ -21,9 +21,12 @@ class MixedEngine(Engine):
         room = self._free_tokens - len(self.running) * self.applied.accept_length
         slots = self.applied.running_limit - len(self.running) - len(self.chunked)
         batch: list[tuple[Request, int]] = []
+        loading: list[Request] = []
         sent_back = False
         for request in self.chunked:
-            if min(request.todo, max(1, budget)) > room and (batch or self.running):
+            if request.loaded_s > self.clock:
+                loading.append(request)
+            elif min(request.todo, max(1, budget)) > room and (batch or self.running):
                 self._send_back(request)
                 sent_back = True
             else:
@@ -38,10 +41,16 @@ class MixedEngine(Engine):
                 break
             self.waiting.popleft()
             self._read_cached(request)
-            budget, room = self._take(batch, request, budget, room - idle)
-            slots -= 1
-        self.chunked = [request for request, piece in batch if piece < request.todo]
+            slots, room = slots - 1, room - idle
+            if request.loaded_s > self.clock:
+                loading.append(request)  # others go on meanwhile
+            else:
+                budget, room = self._take(batch, request, budget, room)
+        self.chunked = [*(request for request, piece in batch if piece < request.todo), *loading]
         return batch
+
+    def _wait_for_host(self) -> None:
+        self.clock = max(self.clock, min(request.loaded_s for request in self.chunked))
 
     def _kept_before(self, entry: tuple[int, int, Request]) -> tuple[int, int, int]:
         """vLLM sends back whom it took on last."""
@@ -83,6 +92,8 @@ class MixedEngine(Engine):
         """Who waits for room is looked up in each step, and vLLM counts each time."""
         blocked = self.waiting[0] if self.waiting and self.blocked_by_kv else None
         before = self.step_number
+        if self.chunked:  # with KV on its way from the host
+            limit_s = min(limit_s, *(request.loaded_s for request in self.chunked))
         ended = super()._decode(limit_s)
         if blocked is not None:
             self.cache_use.count(blocked.arrival.input_tokens, blocked.cached, self.step_number - before)

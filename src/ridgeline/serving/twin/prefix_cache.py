@@ -19,12 +19,11 @@ from ridgeline.serving.traffic.texts import Text
 
 @dataclass(slots=True)
 class _Part:
-    """A part of what is there of a text, up to `end`: when and how often it was used."""
+    """A part of what is there of a text, up to `end`: when it was used last, and how often."""
 
     end: int
     used: int
     times: int
-    created: int
 
 
 # Which of two parts goes first, by SGLang's names of policies (mem_cache/evict_policy.py): the one with the smaller
@@ -33,9 +32,6 @@ EVICTION: dict[str, Callable[[_Part], tuple[int, ...]]] = {
     "lru": lambda part: (part.used,),
     "lfu": lambda part: (part.times, part.used),
     "slru": lambda part: (int(part.times > 1), part.used),
-    "fifo": lambda part: (part.created,),
-    "mru": lambda part: (-part.used,),
-    "filo": lambda part: (-part.created,),
 }
 
 
@@ -64,14 +60,12 @@ class _Entry:
 
     def use(self, end: int, now: int) -> None:
         """Its tokens up to `end` are used; what of them was not there is now."""
-        parts, times, created = self.parts, 0, now
+        parts = self.parts
         covered = bisect_left(parts, end, key=_end)
-        if parts:
-            reached = parts[min(covered, len(parts) - 1)]
-            times, created = reached.times, reached.created if covered < len(parts) else now
+        times = parts[min(covered, len(parts) - 1)].times if parts else 0
         if covered < len(parts) and parts[covered].end == end:
             covered += 1
-        parts[:covered] = [_Part(end, now, times + 1, created)]
+        parts[:covered] = [_Part(end, now, times + 1)]
 
     def loosest(self) -> int:
         """How many tokens of its last part may go."""
@@ -105,6 +99,7 @@ class CacheUse:
 
     prompt_tokens: int = 0
     hit_tokens: int = 0
+    host_hit_tokens: int = 0  # of those that were not found on the GPU
     counted_tokens: int = 0
     counted_hits: int = 0
 
@@ -119,6 +114,7 @@ class PrefixCache:
 
     def __init__(self, page_tokens: int = 1, policy: str = "lru") -> None:
         self.page_tokens = page_tokens
+        self.goes: Callable[[Text, int], None] | None = None  # told of each text whose end, so far, is forgotten
         self._key = EVICTION[policy]
         self._entries: dict[Text, _Entry] = {}
         self._order: list[tuple[tuple[int, ...], int, _Entry]] = []  # a heap; what has been used since is out of date
@@ -184,6 +180,8 @@ class PrefixCache:
                 heapq.heappop(self._order)
                 continue
             cut = min(room, math.ceil((tokens - gone) / self.page_tokens) * self.page_tokens)
+            if self.goes is not None:
+                self.goes(entry.text, entry.end)
             gone += cut
             self.tokens -= cut
             entry.cut(cut)
@@ -239,3 +237,38 @@ class PrefixCache:
             parent = self._entries[entry.text.parent]
             _moved(parent.branches, entry.text.start, -1)
             self._offer(parent)
+
+
+WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
+
+
+class HostTier:
+    """KV in the host's memory, from where it comes back at `token_s` a token, one request after the other.
+
+    It is written when it is computed, when somebody has found it, or when the GPU forgets it (SGLang's write policies;
+    vLLM's own tier does the first).
+    """
+
+    def __init__(self, tokens: int, token_s: float, policy: str, cache: PrefixCache) -> None:
+        self.capacity_tokens, self._token_s, self._policy = tokens, token_s, policy
+        self.kept = PrefixCache(cache.page_tokens)
+        self._free_s = 0.0
+        if policy == "write_back":
+            cache.goes = self._keep
+
+    def computed(self, text: Text, tokens: int) -> None:
+        if self._policy == "write_through":
+            self._keep(text, tokens)
+
+    def found(self, text: Text, tokens: int) -> None:
+        if self._policy == "write_through_selective":
+            self._keep(text, tokens)
+
+    def ready_s(self, at_s: float, tokens: int) -> float:
+        """When so many tokens that are asked for now are on the GPU."""
+        self._free_s = max(self._free_s, at_s) + tokens * self._token_s
+        return self._free_s
+
+    def _keep(self, text: Text, tokens: int) -> None:
+        self.kept.add(text, tokens)
+        self.kept.evict(self.kept.tokens - self.capacity_tokens)

@@ -22,6 +22,8 @@ class Request:
     worker: str = ""
     cached: int = 0  # prompt tokens that were there when it was taken on
     first_cached: int | None = None  # and when it was taken on for the first time
+    from_host: int = 0  # of these, tokens that must be brought back from the host
+    loaded_s: float = 0.0  # when they are there
     in_cache: int = 0  # prompt tokens that it reads in the cache, or has put there
     rank: int = 0  # of a prefill engine that computes its prompt
     held: int = 0  # KV tokens held when the current stay in the batch began

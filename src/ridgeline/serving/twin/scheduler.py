@@ -16,7 +16,7 @@ from ridgeline.serving.engines.settings import Applied
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
-from ridgeline.serving.twin.prefix_cache import CacheUse, PrefixCache
+from ridgeline.serving.twin.prefix_cache import CacheUse, HostTier, PrefixCache
 from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW_TOKEN_SHARE
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
@@ -57,6 +57,9 @@ class Engine:
         self.pace = TokenPace(self.applied.accept_length)
         self.runs = DecodeRuns(self.pace)
         self.cache = PrefixCache(self.applied.page_size, self.applied.eviction) if self.applied.radix_cache else None
+        self.tier: HostTier | None = None
+        if self.cache is not None and (tokens := self.applied.host_tokens):
+            self.tier = HostTier(tokens, self.applied.host_token_s, self.applied.host_policy, self.cache)
         self.cache_use = CacheUse()
         self.in_cache_tokens = 0  # of running requests, as each counts what it has there
         self.usage: list[tuple[float, float]] = [(0.0, 0.0)]
@@ -98,7 +101,13 @@ class Engine:
     def advance(self, limit_s: float) -> list[Request]:
         """One event. Decode runs stop at the first step that ends at or after `limit_s`. Returns who has ended."""
         batch = self._admit() if self.chunked or (self.waiting and not self.blocked_by_kv) else []
-        ended = self._prefill(batch) if batch else self._decode(limit_s) if self.running else []
+        ended: list[Request] = []
+        if batch:
+            ended = self._prefill(batch)
+        elif self.running:
+            ended = self._decode(limit_s)
+        elif self.chunked:
+            self._wait_for_host()
         if self.cache is not None and self.cache.tokens:
             lacking = self.cache.idle_tokens - self._free_tokens
             if lacking > 0:
@@ -157,27 +166,37 @@ class Engine:
 
     def _look_up(self, request: Request) -> int:
         """Finds what is cached of its prompt; how many tokens of that nobody reads yet, and so count as room so far."""
-        if self.cache is None or request.arrival.text is None:
+        text, tokens = request.arrival.text, request.arrival.input_tokens
+        if self.cache is None or text is None:
             return 0
-        cached = self.cache.matched(request.arrival.text, request.arrival.input_tokens)
+        here = self.cache.matched(text, tokens)
+        request.from_host = 0 if self.tier is None else max(0, self.tier.kept.matched(text, tokens) - here)
+        cached = here + request.from_host
         request.todo += request.cached - cached
         request.cached = cached
-        return self.cache.unlocked(request.arrival.text, cached) if cached else 0
+        return (self.cache.unlocked(text, here) if here else 0) + request.from_host
 
     def _read_cached(self, request: Request) -> None:
         """It is taken on, and what `_look_up` found stays for it."""
+        here, use = request.cached - request.from_host, self.cache_use
         if request.first_cached is None:
             request.first_cached = request.cached
-            self.cache_use.prompt_tokens += request.arrival.input_tokens
-            self.cache_use.hit_tokens += request.cached
-        self.cache_use.count(request.arrival.input_tokens, request.cached)
-        if request.cached:
-            assert self.cache is not None
-            assert request.arrival.text is not None
-            self.cache.lock(request.arrival.text, request.cached)
-            self.used_tokens += request.cached
-            request.held += request.cached
-            self._now_in_cache(request, request.cached)
+            use.prompt_tokens += request.arrival.input_tokens
+            use.hit_tokens += here
+            use.host_hit_tokens += request.from_host
+        use.count(request.arrival.input_tokens, here)
+        text = request.arrival.text
+        if not request.cached or self.cache is None or text is None:
+            return
+        self.cache.lock(text, here)
+        if self.tier is not None:
+            self.tier.found(text, request.cached)
+            if request.from_host:
+                self.cache.extend(text, here, request.cached)
+                request.loaded_s = self.tier.ready_s(self.clock, request.from_host)
+        self.used_tokens += request.cached
+        request.held += request.cached
+        self._now_in_cache(request, request.cached)
 
     def _now_in_cache(self, request: Request, tokens: int) -> None:
         self.in_cache_tokens += tokens - request.in_cache
@@ -190,6 +209,8 @@ class Engine:
             if done > request.in_cache:
                 self.cache.extend(request.arrival.text, request.in_cache, done)
                 self._now_in_cache(request, done)
+                if self.tier is not None:
+                    self.tier.computed(request.arrival.text, done)
 
     def _reserved(self) -> float:
         return (self.finish_sum - len(self.running) * self.step_number) * self.applied.accept_length * self.share
@@ -203,6 +224,8 @@ class Engine:
             if piece > largest:
                 largest = piece
         round_s = self._round_s(tokens, pairs, len(batch), largest)
+        if self.tier is not None:  # layer by layer, beside the round
+            round_s = max(round_s, max(request.loaded_s for request, _ in batch) - self.clock)
         self.clock += round_s
         self.prefill_s += round_s
         self.used_tokens += tokens
@@ -219,6 +242,9 @@ class Engine:
 
     def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
         return self.times.prefill_s(tokens, pairs, sequences, largest)
+
+    def _wait_for_host(self) -> None:
+        """Nothing can be done before KV comes back from the host."""
 
     def _first_token(self, request: Request, ended: list[Request]) -> None:
         if request.first_s is None:
@@ -351,9 +377,14 @@ class Engine:
         whole = arrival.input_tokens + answer_tokens
         if arrival.text is not None:
             cache.release(arrival.text, in_cache, whole if arrival.answer_stays else in_cache)
-        if answer_tokens and cache.tokens and not arrival.answer_stays:
-            # nobody asks for it again, but an engine cannot know that
-            cache.add(Text(-1, arrival.text, arrival.input_tokens), whole)
+        if answer_tokens and cache.tokens:
+            # nobody asks again for an answer that does not stay, but an engine cannot know that
+            text = arrival.text
+            if text is None or not arrival.answer_stays:
+                text = Text(-1, text, arrival.input_tokens)
+                cache.add(text, whole)
+            if self.tier is not None:
+                self.tier.computed(text, whole)
 
     def _retract(self) -> None:
         """Sends back one after the other until the rest can go on for a while."""

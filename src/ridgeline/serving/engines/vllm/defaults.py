@@ -62,6 +62,9 @@ class VllmDefaults(EngineDefaults):
     def kernel_set(self, settings: EngineSettings) -> str:
         return "vllm"
 
+    def host_rank_bytes(self, settings: EngineSettings, layout: Layout) -> float:
+        return settings.host_tier_size * GIB / (layout.tp * layout.pp)  # it is of all ranks
+
     def mem_fraction(self, model: Model, gpu: Gpu, layout: Layout, settings: EngineSettings, role: str) -> float:
         return usual_fraction(settings.version)
 
