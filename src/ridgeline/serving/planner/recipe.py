@@ -650,8 +650,9 @@ _ROOMY = 0.7  # share of a KV pool up to which a larger one changed nothing, in 
 
 
 def _edge(plan: MemoryPlan) -> float:
-    """The largest fraction with room for all that runs beside the KV pool, by the memory plan."""
-    return math.floor(100 * (1 - sum(plan.needs.values()) / plan.free_bytes)) / 100
+    """The largest fraction with room for all that runs beside the KV pool, by the memory plan; above 1 where any has,
+    since the engine keeps a share of it."""
+    return math.floor(100 * (1 - sum(plan.needs.values()) / plan.free_bytes) / plan.kept_share) / 100
 
 
 def _memory_stage(case: _Case) -> _Stage | _Skipped:
@@ -664,16 +665,18 @@ def _memory_stage(case: _Case) -> _Stage | _Skipped:
                 "changes nothing"
             )
     now, edge = plan.mem_fraction, _edge(plan)
-    least = (plan.weight_bytes + 0.5 * GIB) / plan.free_bytes
+    least = (plan.weight_bytes + 0.5 * GIB) / plan.free_bytes / plan.kept_share
     own = max(math.ceil(100 * least), math.floor(100 * now)) / 100
     low = max(math.ceil(100 * least) / 100, min(own, edge - 0.04))
     high = min(0.97, max(own, edge) + 0.04)
     values = [hundredths / 100 for hundredths in range(round(100 * low), round(100 * high) + 1)]
     knob = _memory_knob(case)
-    why = (
-        f"by the memory plan, {edge:g} leaves just what running needs beside weights and KV pool; the plan may miss by "
-    )
-    why += f"some hundredths. {case.engine.title} itself takes {plan.engine_fraction:g}"
+    why = f"{edge:g} leaves just what running needs beside weights and KV pool"
+    if edge >= 1:
+        why = f"any fraction leaves what running needs: {case.engine.title} keeps {plan.kept_share:.0%} of it "
+        why += f"with {plan.backend}"
+    why = f"by the memory plan, {why}; the plan may miss by some hundredths. {case.engine.title} itself takes "
+    why += f"{plan.engine_fraction:g}"
     return _Stage(
         "How much of a GPU may weights and KV pool take?",
         (_Knob(knob, values, own, why),),
@@ -722,7 +725,10 @@ def _batch_stage(case: _Case) -> _Stage | _Skipped:
     if case.role != "decode":
         why = "prompt tokens of a step: larger ones fill the GPU, and keep running requests waiting"
         why += f"; {case.layout.attn_dp} attention groups share it" * (case.layout.attn_dp > 1)
-        knobs.append(_Knob(case.engine.step_knob, [chunk // 2, chunk, 2 * chunk], chunk, why))
+        sizes = (chunk // 2, chunk, 2 * chunk)
+        chunks = [n for n in sizes if case.planned(chunked_prefill_size=n).verdict != STARTUP_OOM]
+        if len(chunks) > 1:
+            knobs.append(_Knob(case.engine.step_knob, chunks, min(chunk, chunks[-1]), why))
     if case.has("disable_radix_cache") and (not case.paced or case.role != "both"):
         why = "no prompt of this traffic comes twice: the prefix cache finds nothing, and looking costs a little"
         knobs.append(_Knob("disable_radix_cache", [False, True], not case.settings.radix_cache, why))
@@ -740,7 +746,7 @@ def _batch_stage(case: _Case) -> _Stage | _Skipped:
 def _given_back(case: _Case, plan: MemoryPlan, what: str) -> Iterator[_Knob]:
     """The memory fraction again, where what a stage adds would not fit beside what is confirmed."""
     now, edge = case.planned().mem_fraction, _edge(plan)
-    if edge < now and edge * plan.free_bytes > plan.weight_bytes + GIB:
+    if edge < now and edge * plan.kept_share * plan.free_bytes > plan.weight_bytes + GIB:
         why = f"{what} need memory that {now:g} does not leave: {edge:g} gives it back"
         own: Value = case.settings.mem_fraction or OWN_CHOICE
         yield _Knob(_memory_knob(case), [own, edge], own, why)
@@ -754,7 +760,8 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
         return _Skipped(f"{case.shipped.name} has no layers that draft, and no draft model is given (draft=)")
     if case.dummy and "accept_length" not in case.given:
         return _Skipped("dummy weights keep no draft; say how many real ones keep (accept_length=), or tune with them")
-    algorithm = case.given.get("algorithm", "EAGLE3") if draft else "EAGLE"
+    own, usual = case.engine.draft_algorithms
+    algorithm = case.given.get("algorithm", usual) if draft else own
     drafting = replace(case.settings, draft_tokens=2, draft_method=algorithm)
     if problems := layout_problems(case.model, case.layout, case.cluster.gpu, drafting, case.role):
         return _Skipped(f"{problems[0]}")
@@ -785,6 +792,7 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
     ]  # fmt: skip
     if draft:
         derived.append(("speculative_draft_model_path", f'"{beside(draft)}" if {on} else "{OWN_CHOICE}"', ""))
+    derived = [each for each in derived if case.has(each[0])]
     return _Stage(
         "Do drafted tokens pay, and how many of them?",
         tuple(knobs),

@@ -129,6 +129,7 @@ class _Vllm(ServingEngine):
         "VLLM_MOE_ROUTING_SIMULATION_STRATEGY", {UNIFORM: "uniform_random", NORMAL: "normal_routing"}, (0, 10, 1)
     )
     acceptance_since = (0, 20)  # `synthetic_acceptance_length` of SpeculativeConfig (not v0.19.1)
+    draft_algorithms = ("mtp", "eagle3")
     failure_texts = TEXTS
     values_to_try = VALUES_TO_TRY
     # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow
