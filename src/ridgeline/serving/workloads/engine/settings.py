@@ -135,7 +135,7 @@ class KnobNames:
             if name not in known_flags:
                 yield Problem(where, f"no such knob for {self._whose}; {self._meant(name, release)}")
             elif not self._several_engines and (gap := flags.missing(name, release)):
-                yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
+                yield Problem(where, f"{release_text(self._dialect.name, release)} {gap}")
 
     def unmodelled(self) -> list[str]:
         """Knobs with several values that the twin takes for one: flags without a part in it, environment, engines."""
