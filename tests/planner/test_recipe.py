@@ -175,6 +175,16 @@ def test_a_model_that_starts_and_dies_under_its_own_limit_has_a_recipe(tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("gpu", "kernels"), [("gb10", set()), ("h200", {"fa3", "triton"}), ("mi300x", {"aiter", "triton"})]
+)
+def test_only_kernels_that_know_a_models_sinks_are_asked(gpu: str, kernels: set[str], tmp_path: Path) -> None:
+    """SGLang: "GptOssForCausalLM requires one of ..."; on a GB10 that leaves Triton, which it takes by itself."""
+    texts, _ = follow(f"model=gpt-oss-120b gpu={gpu} gpus=1", {}, tmp_path)
+    knobs = study_of(texts["back-ends"], tmp_path).space.knobs
+    assert {value for knob in knobs if knob.name == "attention_backend" for value in knob.values} == kernels
+
+
+@pytest.mark.parametrize(
     ("given", "setting"),
     [
         # aiter keeps 85% of any fraction: what holds the weights without it does not with it

@@ -610,6 +610,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         draft_layers=drafts,
         attention_dtype=dtypes.attention if dtypes.attention != dtypes.dense else "",
         expert_dtype=dtypes.experts if dtypes.experts != dtypes.dense and ffn.experts is not None else "",
+        attention_sinks=fields.text("model_type") == "gpt_oss",
         weight_block=_weight_block(fields),
         vision_params=seen,
         embedding_used=fields.text("model_type") not in _UNUSED_EMBEDDING,

@@ -24,6 +24,7 @@ from ridgeline.serving.engines.base import ServingEngine, engine_named
 from ridgeline.serving.engines.behaviour import parse_acceptance, parse_routing
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import list_layouts, nearest_fits
+from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import deepep_values, graphless, layout_problems, uses_deepep
@@ -569,7 +570,7 @@ def _backend_stage(case: _Case) -> _Stage | _Skipped:
     gpu, own = case.cluster.gpu, case.applied.backend
     legal = [name for name in BACKENDS if _legal(case, attention_backend=name)]
     knobs = []
-    if len(legal) > 1 and case.takes("attention_backend", own):  # by these names
+    if own in legal and len(legal) > 1 and case.takes("attention_backend", own):  # by these names
         others = [name for name in legal if name != own and case.takes("attention_backend", name)]
         why = f"{own} is what {case.engine.title} takes for this model on {_generation(gpu)}; "
         why += f"{_listed(others)} can beat it for some heads, batches and lengths"
@@ -583,7 +584,7 @@ def _backend_stage(case: _Case) -> _Stage | _Skipped:
         knobs.append(_Knob("page_size", [OWN_CHOICE, _PAGE], first, why, when))
     knobs += _runner_knobs(case)
     if not knobs:
-        return _Skipped(f"{own} is the only attention back end for this model on {gpu.name}")
+        return _Skipped(f"{_listed(legal) or own} is the only attention back end for this model on {gpu.name}")
     remarks: tuple[str, ...] = ()
     if case.model.kv_dtype != "fp8" and "fp8" in gpu.flops and case.has("kv_cache_dtype"):
         text = "half the KV cache, and other answers: try it once you can say what accuracy may be lost (`questions`)"
@@ -637,9 +638,11 @@ def _listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _legal(case: _Case, **changed: object) -> bool:
+def _legal(case: _Case, **changed: Value) -> bool:
     settings = replace(case.settings, **changed)  # type: ignore[arg-type]
-    return not layout_problems(case.model, case.layout, case.cluster.gpu, settings, case.role)
+    if layout_problems(case.model, case.layout, case.cluster.gpu, settings, case.role):
+        return False
+    return case.engine.refusal(case.model, {**case.values, **changed}, Install(), case.base.version) is None
 
 
 def _memory_knob(case: _Case) -> str:
