@@ -230,6 +230,7 @@ def test_draft_layers_and_blocks_are_kept_for_who_asks() -> None:
     assert model.with_dtype("bf16").weight_block == 0, "blocks are the checkpoint's, not of other weights"
     assert (read().draft_layers, read().weight_block) == (0, 0)
     assert read(model_type="qwen3_next").draft_layers == 1, "its checkpoints have one, which its config does not say"
+    assert read(model_type="mimo_v2_flash").draft_layers == 3, "the same"
 
 
 def test_residual_streams_are_a_note() -> None:

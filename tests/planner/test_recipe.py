@@ -174,6 +174,32 @@ def test_a_model_that_starts_and_dies_under_its_own_limit_has_a_recipe(tmp_path:
     assert missed == set() and "is the only layout" in texts["back-ends"]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "kernels"), [("gb10", set()), ("h200", {"fa3", "triton"}), ("mi300x", {"aiter", "triton"})]
+)
+def test_only_kernels_that_know_a_models_sinks_are_asked(gpu: str, kernels: set[str], tmp_path: Path) -> None:
+    """SGLang: "GptOssForCausalLM requires one of ..."; on a GB10 that leaves Triton, which it takes by itself."""
+    texts, _ = follow(f"model=gpt-oss-120b gpu={gpu} gpus=1", {}, tmp_path)
+    knobs = study_of(texts["back-ends"], tmp_path).space.knobs
+    assert {value for knob in knobs if knob.name == "attention_backend" for value in knob.values} == kernels
+
+
+@pytest.mark.parametrize(
+    ("given", "setting"),
+    [
+        # aiter keeps 85% of any fraction: what holds the weights without it does not with it
+        ("glm-5.2 gpu=mi355x gpus=8", {"attn_dp": 8, "ep": 8, "attention_backend": "aiter", "page_size": 64}),
+        # DeepEP's usual chunk takes so much of the engine's own fraction that the weights have no room
+        ("deepseek-r1 gpu=h200 gpus=8 concurrency=16", {"attn_dp": 8, "ep": 8, "attention_backend": "triton"}),
+    ],
+)
+def test_a_baseline_starts_where_weights_leave_little_room(
+    given: str, setting: dict[str, Value], tmp_path: Path
+) -> None:
+    texts, missed = follow(f"model={given} requests=64", {"tp": 8, **setting}, tmp_path)
+    assert not missed and "proof" in texts, "each stage passed `ridgeline check`"
+
+
 def test_drafts_are_asked_beside_attention_dp_where_no_release_is_named(tmp_path: Path) -> None:
     given = "model=deepseek-v3 gpu=h200 gpus=8 requests=60 kind=twin"
     wanted: dict[str, Value] = {"tp": 8, "attn_dp": 8, "speculative_algorithm": "EAGLE", "speculative_num_steps": 2}
@@ -199,6 +225,18 @@ def test_the_same_order_has_the_names_of_another_engine(model: str, tmp_path: Pa
     texts, missed = follow(f"model={model} gpu=h200 gpus=8 requests=9000", wanted, tmp_path, "vllm")
     assert missed == set() and list(texts)[-1] == "proof"
     assert not any("mem_fraction_static" in text or "chunked_prefill_size" in text for text in texts.values())
+
+
+def test_vllm_drafts_under_its_own_names(tmp_path: Path) -> None:
+    wanted: dict[str, Value] = {"speculative_algorithm": "mtp", "speculative_num_steps": 2}
+    given = "gpus=8 requests=200 load_format=dummy accept_length=2.4"
+    texts, missed = follow(f"model=deepseek-r1 gpu=h200 {given}", wanted, tmp_path, "vllm")
+    assert not missed and "eagle_topk" not in texts["drafts"]
+    texts, _ = follow(f"model=deepseek-r1 gpu=h200 {given} version=0.21.0", {}, tmp_path, "vllm")
+    assert "drafts" not in texts, "its releases had one argument for all of them"
+    own: dict[str, Value] = {"speculative_algorithm": "eagle3", "speculative_draft_model_path": "/models/eagle3"}
+    given = f"{given.replace('gpus=8', 'gpus=1')} draft=/models/eagle3"
+    assert follow(f"model=llama-8b gpu=h200 {given}", own, tmp_path, "vllm")[1] == set()
 
 
 # What four teams reported, as special cases. `use` and other columns that are no setting are left out.

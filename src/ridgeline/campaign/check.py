@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import math
 import random
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -237,7 +238,21 @@ def _refused_points(checked: CheckedStudy) -> Iterator[Problem]:
     presets = ((("presets", index), point) for index, point in enumerate(checked.study.presets))
     for where, point in ((("baseline",), checked.study.baseline), *presets):
         if reason := checked.refusal(point):
-            yield Problem(where, f"is refused: {reason}; choose a legal point")
+            fixed = _constant_named(checked.study, reason)
+            yield Problem(
+                fixed or where, f"is refused: {reason}" if fixed else f"is refused: {reason}; choose a legal point"
+            )
+
+
+def _constant_named(study: Study, reason: str) -> Where | None:
+    """Where the workload fixes what a reason names, as flags do, if no knob has a part in it: the line to change."""
+    words = set(re.findall(r"[A-Za-z]\w*", reason))
+    if words & {*study.space.by_name, *study.space.derived}:
+        return None
+    names = {word for word in words if "_" in word or not word.islower()}  # no plain words
+    groups = [(key, group) for key, group in study.workload.options.items() if isinstance(group, Mapping)]
+    fixed = ((key, name) for key, group in groups for name, value in group.items() if {name, str(value)} & names)
+    return next((("workload", *where) for where in fixed), None)
 
 
 def _faults(study: Study) -> Iterator[Problem]:

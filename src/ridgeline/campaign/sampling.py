@@ -58,7 +58,7 @@ def unpredicted(found: CheckedStudy) -> list[str]:
     if isinstance(other, str):
         return [f"nothing is predicted before the first run: {other}"] if other else []
     blind = ", ".join(other.unmodelled())
-    return [f"{blind}: not modelled by the {other.predicts}; the search learns them from runs alone"] if blind else []
+    return [f"{blind}: not modelled by the {other.predicts}; there the search learns from runs alone"] if blind else []
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from ridgeline import catalog
+from ridgeline.campaign.check import check_study
+from ridgeline.errors import StudyError
 from ridgeline.records.site import Site
 from ridgeline.serving.service.from_results import service_of_answer
 from ridgeline.workloads.base import NO_WEIGHTS, Workload
@@ -212,9 +214,33 @@ def test_nothing_is_kept_by_order_with_real_weights_without_drafts_or_against_th
 
 def test_a_depth_that_cannot_keep_so_many_is_refused(tmp_path: Path) -> None:
     knobs = {"speculative_num_steps": [3, 1]}
+    ngram = {"speculative_config": json.dumps({"method": "ngram", "num_speculative_tokens": 1})}
     workload, of = made(tmp_path, model=DENSE, flags=CHAIN, knobs=knobs, accept_length=2.5)
     assert workload.refusal(of.baseline) is None
     assert "needs at least 2 drafted tokens" in str(workload.refusal({**of.baseline, "speculative_num_steps": 1}))
+    vllm, of = made(tmp_path, "vllm-serve", model=DENSE, flags=ngram, accept_length=2.5)
+    assert "needs at least 2 drafted tokens, this setting drafts 1" in str(vllm.refusal(of.baseline))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"model": DENSE, "experts": "uniform"}, "experts: llama-8b has none"),
+        ({"accept_length": 2.5}, "nothing drafts here"),
+        ({"accept_length": 2.5, "flags": CHAIN}, ""),
+        ({"accept_length": 2.5, "knobs": {"speculative_algorithm": ["default", "EAGLE"]}}, ""),
+        ({"experts": "uniform"}, ""),
+        ({"load_format": "auto", "experts": "uniform"}, "experts: real weights decide in SGLang"),
+        ({}, ""),
+    ],
+    ids=str,
+)
+def test_a_word_about_weights_that_nothing_heeds_is_a_remark(
+    tmp_path: Path, options: dict[str, Any], says: str
+) -> None:
+    workload, of = made(tmp_path, **options)
+    found = [text for text in workload.remarks(of.baseline) if text.startswith(("experts", "accept_length"))]
+    assert [says in text for text in found] == [True] * bool(says), found
 
 
 @pytest.mark.parametrize(
@@ -292,6 +318,55 @@ def test_drafts_with_which_sglang_does_not_start_are_refused(
     workload, of = made(tmp_path, model=DENSE, flags=flags, version=values.get("version", ""))
     refused = workload.refusal(of.baseline)
     assert (refused is None) if why is None else (why in str(refused)), refused
+
+
+@pytest.mark.parametrize(
+    ("model", "config", "refused"),
+    [
+        (DENSE, {"method": "mtp"}, True),
+        (DENSE, {"method": "mtp", "model": "/drafts"}, False),
+        (DENSE, {"method": "ngram"}, False),
+        ("deepseek-v3", {"method": "mtp"}, False),
+        ("nemotron-3-nano-30b-a3b", {"method": "mtp"}, False),  # vLLM takes a layer for granted
+    ],
+    ids=str,
+)
+def test_vllm_drafts_by_layers_that_a_model_has(
+    tmp_path: Path, model: str, config: dict[str, Any], refused: bool
+) -> None:
+    flags = {"speculative_config": json.dumps({**config, "num_speculative_tokens": 2})}
+    workload, of = made(tmp_path, "vllm-serve", model=model, flags=flags)
+    assert ("no drafting layers" in str(workload.refusal(of.baseline))) is refused
+
+
+def test_check_names_line_and_release_of_drafts_without_a_model(tmp_path: Path) -> None:
+    """The line is that of the flag, since no other point of the space would change it."""
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "version: 1\nname: drafts\nworkload:\n  kind: sglang-offline\n  model: llama-8b\n  version: 0.5.15\n"
+        "  load_format: dummy\n  flags:\n    context_length: 4096\n    speculative_algorithm: EAGLE3\n"
+        "space: {max_running_requests: [32, 64]}\ngoal: {maximize: total_tok_s}\n"
+        "baseline: {max_running_requests: 32}\nbudget: {trials: 1}\njob: {gpus: 1, limit: 10m}\n"
+    )
+    with pytest.raises(StudyError) as refused:
+        check_study(path)
+    said = "study.yaml:10: workload.flags.speculative_algorithm: is refused: with SGLang 0.5.15, EAGLE3 drafts with"
+    assert said in str(refused.value) and "name a draft model by speculative_draft_model_path" in str(refused.value)
+    path.write_text(
+        path.read_text()
+        .replace("    speculative_algorithm: EAGLE3\n", "")
+        .replace("space: {", "space: {speculative_algorithm: [EAGLE3], ")
+        .replace("baseline: {", "baseline: {speculative_algorithm: EAGLE3, ")
+    )
+    with pytest.raises(StudyError, match=r"baseline: is refused: with SGLang .*; choose a legal point"):
+        check_study(path)
+
+
+def test_a_host_tier_on_nodes_of_unknown_memory_is_a_remark(tmp_path: Path) -> None:
+    workload, of = made(tmp_path, flags={"enable_hierarchical_cache": True, "hicache_size": 900})
+    assert ["host tiers take 900 GB" in text for text in workload.remarks(of.baseline)] == [True]
+    known = replace(of, site=Site(memory_bytes_per_node=10**12))
+    assert catalog.part("workloads", "sglang-serve")(known).remarks(known.baseline) == []
 
 
 def test_a_folder_whose_runs_had_no_switch_is_read_as_it_ran(tmp_path: Path) -> None:

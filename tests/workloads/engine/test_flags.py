@@ -148,3 +148,11 @@ def test_flags_of_vllms_front_are_those_of_all_releases() -> None:
     for name in ("enable_auto_tool_choice", "tool_call_parser", "chat_template", "enable_prompt_tokens_details"):
         assert not any(VLLM.flags.missing(name, release) for release in ((0, 8, 5), (0, 10, 0), (0, 33, 0), NEWEST))
     assert "it was removed in 0.19.0" in VLLM.flags.missing("disable_frontend_multiprocessing", (0, 33, 0))
+
+
+@pytest.mark.parametrize(("backend", "starts"), [("flashinfer", False), ("triton", True), ("trtllm_mha", True)])
+def test_sinks_of_a_model_want_kernels_that_know_them(tmp_path: Path, backend: str, starts: bool) -> None:
+    of = study(tmp_path, "sglang-serve", {"tp": [1]}, model="gpt-oss-20b", version="0.5.23",
+               flags={"attention_backend": backend})  # fmt: skip
+    refused = catalog.part("workloads", "sglang-serve")(of).refusal(of.baseline)
+    assert (refused is None) == starts and (starts or "knows no attention sinks" in str(refused))

@@ -337,7 +337,7 @@ def test_what_was_recorded_of_a_model_gives_the_same_runs_where_the_model_is_not
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
-        ({"hicache_size": [200], "tp": [8]}, ""),  # no tier without the switch
+        ({"hicache_size": [200], "tp": [8], "enable_hierarchical_cache": [False]}, ""),
         ({"hicache_size": [200], "tp": [8], "enable_hierarchical_cache": [True]}, "take 1,600 GB of a node that has"),
         ({"hicache_size": [50], "tp": [8], "enable_hierarchical_cache": [True]}, ""),
     ],

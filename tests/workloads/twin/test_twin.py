@@ -177,7 +177,7 @@ def test_a_doubt_is_no_refusal(twin: TwinWorkload) -> None:
         ({"tp": 8}, "nodes would be idle"),
         ({"tp": 16, "pp": 2}, "32 GPUs"),
         ({"attn_dp": 32}, "does not divide tp 16"),
-        ({"attention_backend": "flashmla", "page_size": 16}, "page_size 16 is never applied"),
+        ({"attention_backend": "flashmla", "page_size": 16}, "with SGLang 0.5.23, page_size 16 is never applied"),
         ({"attn_dp": 16, "max_running_requests": 8}, "give at least 16"),
         ({"mem_fraction_static": 1.2}, "a share between 0 and 1"),
         ({"attention_backend": "fa9"}, "attention_backend takes one of"),

@@ -281,6 +281,8 @@ class ServingEngine:
     limits_each_rank: bool = False  # its limit of running requests is that of each attention-DP rank, not of all
     planned_whole: bool = False  # planned only as engines of one node that do both phases, without attention DP
 
+    draft_algorithms: tuple[str, str] = ("EAGLE", "EAGLE3")  # by a model's own layers, and usually by a draft model
+
     failure_texts: tuple[FailureText, ...] = (PORT_IN_USE, WRONG_ARGUMENTS, WATCHDOG, CUDA_OOM)
     values_to_try: ValuesToTry = MappingProxyType({})  # what `diagnose` advises, as knobs of a study
     when_omitted: Mapping[str, Value] = MappingProxyType({"kv_cache_dtype": "auto"})  # where its log repeats no value

@@ -328,6 +328,7 @@ _FAMILIES = re.compile(
     r"llama|qwen|deepseek|glm|mistral|mixtral|gemma|gpt_?oss|minimax|kimi|nemotron|phi|internlm|mimo|granite|olmo|cohere|falcon|step3|ernie4_5|hunyuan"
 )
 _DRAFT = ("num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers", "mtp_num_layers")
+_UNSAID_DRAFT = {"qwen3_next": 1, "mimo_v2_flash": 3}
 _DRAFT_SHAPE = re.compile(r"mtp_.*|use_mtp|num_mtp_modules")
 # What changes traffic between layers, and next to nothing of the weights.
 _RESIDUALS = {
@@ -337,9 +338,9 @@ _RESIDUALS = {
 
 
 def _draft_layers(fields: Fields) -> int:
-    """Qwen3-Next's checkpoints bring a layer of which its config.json says nothing (its model card: `mtp`)."""
+    """Some checkpoints bring layers of which their config.json says nothing (the model cards: `mtp`)."""
     named = fields.first(*_DRAFT)
-    return fields.count(named) if named else int(fields.text("model_type") == "qwen3_next")
+    return fields.count(named) if named else _UNSAID_DRAFT.get(fields.text("model_type"), 0)
 
 
 def _notes(fields: Fields, vision_params: int, drafts: int) -> tuple[str, ...]:
@@ -609,6 +610,7 @@ def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> M
         draft_layers=drafts,
         attention_dtype=dtypes.attention if dtypes.attention != dtypes.dense else "",
         expert_dtype=dtypes.experts if dtypes.experts != dtypes.dense and ffn.experts is not None else "",
+        attention_sinks=fields.text("model_type") == "gpt_oss",
         weight_block=_weight_block(fields),
         vision_params=seen,
         embedding_used=fields.text("model_type") not in _UNUSED_EMBEDDING,

@@ -206,6 +206,7 @@ class Model:
     draft_layers: int = 0  # multi-token prediction, which no figure here contains
     attention_dtype: str = ""  # where it differs from `dtype`
     expert_dtype: str = ""
+    attention_sinks: bool = False  # each head may look at nothing (gpt-oss), which few kernels know
     weight_block: int = 0  # rows and columns of weights that share a scale, as the checkpoint says; 0: it says none
     vision_params: int = 0  # held in memory beside the language model, which all other figures are about
     embedding_used: bool = True  # whether its publisher counts the embedding table as used by every token

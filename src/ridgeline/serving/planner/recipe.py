@@ -24,6 +24,7 @@ from ridgeline.serving.engines.base import ServingEngine, engine_named
 from ridgeline.serving.engines.behaviour import parse_acceptance, parse_routing
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import list_layouts, nearest_fits
+from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.layout_rules import deepep_values, graphless, layout_problems, uses_deepep
@@ -569,7 +570,7 @@ def _backend_stage(case: _Case) -> _Stage | _Skipped:
     gpu, own = case.cluster.gpu, case.applied.backend
     legal = [name for name in BACKENDS if _legal(case, attention_backend=name)]
     knobs = []
-    if len(legal) > 1 and case.takes("attention_backend", own):  # by these names
+    if own in legal and len(legal) > 1 and case.takes("attention_backend", own):  # by these names
         others = [name for name in legal if name != own and case.takes("attention_backend", name)]
         why = f"{own} is what {case.engine.title} takes for this model on {_generation(gpu)}; "
         why += f"{_listed(others)} can beat it for some heads, batches and lengths"
@@ -583,7 +584,7 @@ def _backend_stage(case: _Case) -> _Stage | _Skipped:
         knobs.append(_Knob("page_size", [OWN_CHOICE, _PAGE], first, why, when))
     knobs += _runner_knobs(case)
     if not knobs:
-        return _Skipped(f"{own} is the only attention back end for this model on {gpu.name}")
+        return _Skipped(f"{_listed(legal) or own} is the only attention back end for this model on {gpu.name}")
     remarks: tuple[str, ...] = ()
     if case.model.kv_dtype != "fp8" and "fp8" in gpu.flops and case.has("kv_cache_dtype"):
         text = "half the KV cache, and other answers: try it once you can say what accuracy may be lost (`questions`)"
@@ -637,9 +638,11 @@ def _listed(words: Sequence[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _legal(case: _Case, **changed: object) -> bool:
+def _legal(case: _Case, **changed: Value) -> bool:
     settings = replace(case.settings, **changed)  # type: ignore[arg-type]
-    return not layout_problems(case.model, case.layout, case.cluster.gpu, settings, case.role)
+    if layout_problems(case.model, case.layout, case.cluster.gpu, settings, case.role):
+        return False
+    return case.engine.refusal(case.model, {**case.values, **changed}, Install(), case.base.version) is None
 
 
 def _memory_knob(case: _Case) -> str:
@@ -650,8 +653,9 @@ _ROOMY = 0.7  # share of a KV pool up to which a larger one changed nothing, in 
 
 
 def _edge(plan: MemoryPlan) -> float:
-    """The largest fraction with room for all that runs beside the KV pool, by the memory plan."""
-    return math.floor(100 * (1 - sum(plan.needs.values()) / plan.free_bytes)) / 100
+    """The largest fraction with room for all that runs beside the KV pool, by the memory plan; above 1 where any has,
+    since the engine keeps a share of it."""
+    return math.floor(100 * (1 - sum(plan.needs.values()) / plan.free_bytes) / plan.kept_share) / 100
 
 
 def _memory_stage(case: _Case) -> _Stage | _Skipped:
@@ -664,16 +668,18 @@ def _memory_stage(case: _Case) -> _Stage | _Skipped:
                 "changes nothing"
             )
     now, edge = plan.mem_fraction, _edge(plan)
-    least = (plan.weight_bytes + 0.5 * GIB) / plan.free_bytes
+    least = (plan.weight_bytes + 0.5 * GIB) / plan.free_bytes / plan.kept_share
     own = max(math.ceil(100 * least), math.floor(100 * now)) / 100
     low = max(math.ceil(100 * least) / 100, min(own, edge - 0.04))
     high = min(0.97, max(own, edge) + 0.04)
     values = [hundredths / 100 for hundredths in range(round(100 * low), round(100 * high) + 1)]
     knob = _memory_knob(case)
-    why = (
-        f"by the memory plan, {edge:g} leaves just what running needs beside weights and KV pool; the plan may miss by "
-    )
-    why += f"some hundredths. {case.engine.title} itself takes {plan.engine_fraction:g}"
+    why = f"{edge:g} leaves just what running needs beside weights and KV pool"
+    if edge >= 1:
+        why = f"any fraction leaves what running needs: {case.engine.title} keeps {plan.kept_share:.0%} of it "
+        why += f"with {plan.backend}"
+    why = f"by the memory plan, {why}; the plan may miss by some hundredths. {case.engine.title} itself takes "
+    why += f"{plan.engine_fraction:g}"
     return _Stage(
         "How much of a GPU may weights and KV pool take?",
         (_Knob(knob, values, own, why),),
@@ -722,7 +728,10 @@ def _batch_stage(case: _Case) -> _Stage | _Skipped:
     if case.role != "decode":
         why = "prompt tokens of a step: larger ones fill the GPU, and keep running requests waiting"
         why += f"; {case.layout.attn_dp} attention groups share it" * (case.layout.attn_dp > 1)
-        knobs.append(_Knob(case.engine.step_knob, [chunk // 2, chunk, 2 * chunk], chunk, why))
+        sizes = (chunk // 2, chunk, 2 * chunk)
+        chunks = [n for n in sizes if case.planned(chunked_prefill_size=n).verdict != STARTUP_OOM]
+        if len(chunks) > 1:
+            knobs.append(_Knob(case.engine.step_knob, chunks, min(chunk, chunks[-1]), why))
     if case.has("disable_radix_cache") and (not case.paced or case.role != "both"):
         why = "no prompt of this traffic comes twice: the prefix cache finds nothing, and looking costs a little"
         knobs.append(_Knob("disable_radix_cache", [False, True], not case.settings.radix_cache, why))
@@ -740,7 +749,7 @@ def _batch_stage(case: _Case) -> _Stage | _Skipped:
 def _given_back(case: _Case, plan: MemoryPlan, what: str) -> Iterator[_Knob]:
     """The memory fraction again, where what a stage adds would not fit beside what is confirmed."""
     now, edge = case.planned().mem_fraction, _edge(plan)
-    if edge < now and edge * plan.free_bytes > plan.weight_bytes + GIB:
+    if edge < now and edge * plan.kept_share * plan.free_bytes > plan.weight_bytes + GIB:
         why = f"{what} need memory that {now:g} does not leave: {edge:g} gives it back"
         own: Value = case.settings.mem_fraction or OWN_CHOICE
         yield _Knob(_memory_knob(case), [own, edge], own, why)
@@ -754,7 +763,8 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
         return _Skipped(f"{case.shipped.name} has no layers that draft, and no draft model is given (draft=)")
     if case.dummy and "accept_length" not in case.given:
         return _Skipped("dummy weights keep no draft; say how many real ones keep (accept_length=), or tune with them")
-    algorithm = case.given.get("algorithm", "EAGLE3") if draft else "EAGLE"
+    own, usual = case.engine.draft_algorithms
+    algorithm = case.given.get("algorithm", usual) if draft else own
     drafting = replace(case.settings, draft_tokens=2, draft_method=algorithm)
     if problems := layout_problems(case.model, case.layout, case.cluster.gpu, drafting, case.role):
         return _Skipped(f"{problems[0]}")
@@ -785,6 +795,7 @@ def _draft_stage(case: _Case) -> _Stage | _Skipped:
     ]  # fmt: skip
     if draft:
         derived.append(("speculative_draft_model_path", f'"{beside(draft)}" if {on} else "{OWN_CHOICE}"', ""))
+    derived = [each for each in derived if case.has(each[0])]
     return _Stage(
         "Do drafted tokens pay, and how many of them?",
         tuple(knobs),

@@ -48,7 +48,7 @@ def draft_refusal(model: Model | None, values: Mapping[str, Value], version: Ver
         if algorithm in _OWN_MODEL:
             return f"{algorithm} drafts with a model of its own; {own}"
         if algorithm in ("EAGLE", "NEXTN") and model is not None and not model.draft_layers:
-            return f"{model.name} has no drafting layers of its own; {own}, or draft by NGRAM"
+            return f"{model.name} has no drafting layers of its own for {algorithm}; {own}, or draft by NGRAM"
     return None
 
 

@@ -155,6 +155,8 @@ _STEPS: Mapping[str, OneTimeStep] = {
 }
 
 
+# "GptOssForCausalLM requires one of ...", all releases that know it (model_specific_overrides of 0.5.23)
+_SINKS = ("triton", "trtllm_mha", "fa3", "fa4", "aiter", "ascend", "intel_amx", "intel_xpu")
 _KEPT = "SGLANG_SIMULATE_ACC_LEN"
 # the release whose front end was measured on a machine of ours
 _SERVED_HERE: Version = (0, 5, 15)
@@ -331,6 +333,9 @@ class Sglang(ServingEngine):
             attn_dp = groups if deepep and isinstance(groups, int) else 1
             if (reason := mode_refusal(mode, role_of(values), attn_dp, version)) is not None:
                 return reason
+        backend = values.get("attention_backend")
+        if model is not None and model.attention_sinks and backend not in (None, *_SINKS):
+            return f"{backend} knows no attention sinks, which {model.name} has; use fa3, triton, aiter or trtllm_mha"
         if (reason := draft_refusal(model, values, version)) is not None:
             return reason
         return excluded(EXCLUSIONS, values, version)

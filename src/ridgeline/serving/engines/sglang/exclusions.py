@@ -35,6 +35,12 @@ def _has_attention_dp(v: Values) -> bool:
     return number(v, "attn_dp") > 1 or on(v, "enable_dp_attention")
 
 
+# a switch that is off where others have it on is not forgotten
+_HOST_TIERS = {
+    "enable_hierarchical_cache", "disaggregation_decode_enable_offload_kvcache", "enable_hisparse", "enable_lmcache",
+}  # fmt: skip
+
+
 EXCLUSIONS = (
     Exclusion(
         "chunked_prefill_size {chunked_prefill_size} is not a multiple of page_size {page_size}",
@@ -54,6 +60,11 @@ EXCLUSIONS = (
         "drop one of them",
         lambda v: on(v, "enable_hierarchical_cache", "disable_radix_cache"),
         since=(0, 5, 1),
+    ),
+    Exclusion(
+        "hicache_size and hicache_ratio do nothing without a host tier",
+        "set enable_hierarchical_cache, or leave them out",
+        lambda v: bool({"hicache_size", "hicache_ratio"} & v.keys()) and not v.keys() & _HOST_TIERS,
     ),
     # hicache_hook.py, validate_hicache_host_memory_mode
     Exclusion(

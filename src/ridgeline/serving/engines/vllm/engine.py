@@ -42,7 +42,7 @@ from ridgeline.serving.engines.memory import MemoryPlan
 from ridgeline.serving.engines.releases import Version
 from ridgeline.serving.engines.settings import EngineSettings, speculation_problem, speculative_config
 from ridgeline.serving.engines.vllm.defaults import VllmDefaults, meant, utilization
-from ridgeline.serving.engines.vllm.exclusions import EXCLUSIONS
+from ridgeline.serving.engines.vllm.exclusions import EXCLUSIONS, lacks_layers
 from ridgeline.serving.engines.vllm.log import TEXTS, VALUES_TO_TRY, VllmLog, read_vllm_log
 from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import Model
@@ -129,6 +129,7 @@ class _Vllm(ServingEngine):
         "VLLM_MOE_ROUTING_SIMULATION_STRATEGY", {UNIFORM: "uniform_random", NORMAL: "normal_routing"}, (0, 10, 1)
     )
     acceptance_since = (0, 20)  # `synthetic_acceptance_length` of SpeculativeConfig (not v0.19.1)
+    draft_algorithms = ("mtp", "eagle3")
     failure_texts = TEXTS
     values_to_try = VALUES_TO_TRY
     # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow
@@ -250,6 +251,8 @@ class _Vllm(ServingEngine):
         if wrong := speculation_problem(values):
             how = 'write it as {"method": "mtp", "num_speculative_tokens": 3}'
             return f"speculative_config {wrong}; {how}"
+        if model is not None and lacks_layers(model, values):
+            return f"{model.name} has no drafting layers of its own (mtp); name a draft model, or draft by ngram"
         return excluded(EXCLUSIONS, values, version)
 
     def host_tier_bytes(self, values: Mapping[str, Value], ranks: int, pool_bytes: float) -> float:

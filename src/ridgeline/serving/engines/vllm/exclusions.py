@@ -5,6 +5,7 @@ from __future__ import annotations
 from ridgeline.records.expression import Value
 from ridgeline.serving.engines.exclusions import Exclusion, Values, divides, number, on
 from ridgeline.serving.engines.settings import speculative_config
+from ridgeline.serving.model.model import Model
 
 # vllm/config/vllm.py: "Microbatching currently only supports the ... all2all backends"; the last one on AMD's GPUs
 _MICROBATCHING = ("deepep_low_latency", "deepep_high_throughput", "nixl_ep", "allgather_reducescatter")
@@ -47,6 +48,15 @@ def _lacks_model(drafts: Values) -> bool:
 def _lookup_turned_round(drafts: Values) -> bool:
     least = number(drafts, "prompt_lookup_min", 0)
     return str(drafts.get("method")).startswith("ngram") and least > number(drafts, "prompt_lookup_max", 1 << 62)
+
+
+def lacks_layers(model: Model, v: Values) -> bool:
+    """Whether these drafts are those of layers which the model has not: "Unsupported speculative method: 'mtp'".
+
+    Of Nemotron-H, which keeps a state, it takes a layer for granted."""
+    drafts = _drafts(v)
+    own = str(drafts.get("method")).endswith("mtp") and "model" not in drafts
+    return own and not model.draft_layers and not model.state_bytes_per_request
 
 
 EXCLUSIONS = (
@@ -101,6 +111,14 @@ EXCLUSIONS = (
         "set all2all_backend: deepep_low_latency or deepep_high_throughput (on AMD allgather_reducescatter)",
         lambda v: _microbatches(v) and v.get("all2all_backend") not in _MICROBATCHING,
         since=(0, 12),
+    ),
+    # gpu_model_runner.py asks the other copies, and does not split where there is none; 0.32 has a second model runner
+    Exclusion(
+        "batches are overlapped (enable_dbo) by data-parallel copies that agree on it, and dp is 1",
+        "use dp 2 or more, or leave it out",
+        lambda v: _microbatches(v) and number(v, "dp") == 1,
+        since=(0, 12),
+        gone=(0, 32),
     ),
     # vllm/config/parallel.py: "must be at least the number of microbatches"
     Exclusion(

@@ -135,7 +135,7 @@ class KnobNames:
             if name not in known_flags:
                 yield Problem(where, f"no such knob for {self._whose}; {self._meant(name, release)}")
             elif not self._several_engines and (gap := flags.missing(name, release)):
-                yield Problem(where, f"{self._dialect.name} {'.'.join(map(str, release))} {gap}")
+                yield Problem(where, f"{release_text(self._dialect.name, release)} {gap}")
 
     def unmodelled(self) -> list[str]:
         """Knobs with several values that the twin takes for one: flags without a part in it, environment, engines."""
@@ -208,8 +208,10 @@ def refusal(
     """Why this setting, under our names, cannot start; None where nothing is certain."""
     model, version = known_model(options), dialect.release_of(install)
     if (reason := dialect.refusal(model, values, install, version)) is not None:
-        return reason
+        return f"with {release_text(dialect.name, version)}, {reason}"
     try:
+        if options.acceptance is not None and (drafts := drafting_of(values)):
+            options.acceptance.length(drafts.depth)
         layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
         settings = behaving(_checked_settings(dialect, values, version), options, values, known_model(options))
     except InputError as error:
@@ -243,6 +245,15 @@ def _tier_refusal(
         return None
     have, want = (f"{size / 1e9:,.0f} GB" for size in (memory, tier))
     return f"the host tiers of {ranks} ranks take {want} of a node that has {have}; ask for less of a rank"
+
+
+def tier_remark(dialect: ServingEngine, values: Mapping[str, Value], asked: Resources, site: Site) -> str | None:
+    """What nobody looked at: a tier of a stated size on nodes whose memory the site does not say."""
+    tier = dialect.host_tier_bytes(values, asked.gpus or site.gpus_per_node or 1, 0.0)
+    if site.memory_bytes_per_node is not None or not tier:
+        return None
+    much = f"host tiers take {tier / 1e9:,.0f} GB of a node"
+    return f"{much}, whose memory is not known; the site's `memory_per_node` says it"
 
 
 def _checked_settings(dialect: ServingEngine, values: Mapping[str, Value], version: Version) -> EngineSettings:
@@ -385,6 +396,22 @@ class DummyWeights:
             what = f"{named} keeps no drafts by order; {since}"
             yield Problem(("workload", "accept_length"), f"{what}: use one, or remove accept_length")
 
+    def remarks(self) -> Iterator[str]:
+        """What the study says of weights, and nothing of it heeds."""
+        model, title = known_model(self._options), self._dialect.title or self._dialect.name
+        said = {"experts": bool(self._options.experts), "accept_length": self._options.acceptance is not None}
+        if names := [name for name, is_said in said.items() if is_said]:
+            if not self.used:
+                yield f"{' and '.join(names)}: real weights decide in {title}; only the twin's prediction heeds it"
+            elif said["experts"] and model is not None and model.experts is None:
+                yield f"experts: {model.name} has none"
+            elif said["accept_length"] and not (self._drafts() or self._study.space.derived):
+                yield f"accept_length: nothing drafts here; {' or '.join(_DRAFTS)} says how, where the engine has it"
+
+    def _drafts(self) -> list[tuple[str, Value]]:
+        """The values of this study with which an engine drafts, each with its flag."""
+        return [(n, v) for n in _DRAFTS for v in self._values_of(n) if v not in _NO_DRAFT]
+
     def _asked_env(self, settings: Settings) -> dict[str, str]:
         return {**self._study.site.env, **self._names.asked_env(settings)}
 
@@ -441,7 +468,7 @@ class DummyWeights:
         if not self.used:
             return []
         found = [text for settings in all_settings if (text := self._routing_doubt(settings))]
-        drafts = [(n, v) for n in _DRAFTS for v in self._values_of(n) if v not in _NO_DRAFT]
+        drafts = self._drafts()
         if drafts and self._options.acceptance is None:
             computed = {bool(drafting_of({name: value}).passes) for name, value in drafts}
             how = "no ground to choose them by; `accept_length` says how many real ones keep"

@@ -32,7 +32,7 @@ from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, IN_PLACE
 from ridgeline.serving.workloads.engine.reading import QUESTION_METRICS, read_run
 from ridgeline.serving.workloads.engine.scripts import BENCHMARK_ONLY, SESSION, Scripts, step_problems, step_refusal
 from ridgeline.serving.workloads.engine.session.process import STOPPING_S
-from ridgeline.serving.workloads.engine.settings import MOST_VALUES, KnobNames, refusal
+from ridgeline.serving.workloads.engine.settings import MOST_VALUES, KnobNames, refusal, tier_remark
 from ridgeline.workloads.base import ServedAs, Workload
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
@@ -165,7 +165,10 @@ class EngineWorkload(Workload):
     def remarks(self, settings: Settings) -> list[str]:
         """What is taken for granted here and found out on the node."""
         install, site = self._options.install(settings), self._study.site
-        nodes, found = self._study.job.resources(settings).nodes, self._names.rate_remarks()
+        asked = self._study.job.resources(settings)
+        nodes, found = asked.nodes, [*self._names.rate_remarks(), *self._scripts.dummy.remarks()]
+        if tier := tier_remark(self._dialect, self._names.values(settings), asked, site):
+            found.append(tier)
         if self._dialect.release_of(install) == NEWEST:
             latest = release_text(self._dialect.name, NEWEST)
             where = install.container or install.python

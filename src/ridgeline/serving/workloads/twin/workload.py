@@ -37,7 +37,7 @@ from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.knobs import ROWS
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
-from ridgeline.serving.engines.releases import NEWEST, Version, engine_of
+from ridgeline.serving.engines.releases import NEWEST, Version, engine_of, release_text
 from ridgeline.serving.engines.settings import layout_of, model_of, role_of, settings_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.log import read_sglang_log
@@ -308,7 +308,7 @@ class TwinWorkload(Workload):
             return "the study has problems; see `ridgeline check`"
         asked, values = self._study.job.resources(settings), self._values(settings)
         if (reason := self._engine.refusal(model, values, Install(), self._release)) is not None:
-            return reason
+            return f"with {release_text(self._engine.name, self._release)}, {reason}"
         layout, role = layout_of(values, asked.nodes, asked.gpus or cluster.node.gpus), role_of(values)
         engine, kept = settings_of(values, self._options.version), model_of(model, values)
         dense_whole = values.get("moe_dense_tp_size") == 1
