@@ -1,11 +1,11 @@
 """Agents that come back, against a server whose KV pool they outgrow: measured beside the twin.
 
-    python benchmarks/twin/agent_sessions.py FOLDER [--users 8 16 24]
+    python benchmarks/twin/agent_sessions.py FOLDER [--users 8 16 24] [--model M] [--gpu G] [--engine vllm:0.19.1]
 
 FOLDER is one of EVIDENCE/public/agentic: summary.csv has a row for each number of users, *.requests.csv.gz some of the
-runs request by request. Nothing is calibrated. What each user sends is known up to where its requests were recorded
-in any run of the folder; later turns grow as recorded ones did, drawn with a fixed seed. What the client did not
-record, and the server's counters show, is in `GROWTH`.
+runs request by request. Nothing is calibrated. What a user sends is known as far as any run of the folder recorded it;
+its later turns grow as recorded ones did, drawn with a fixed seed, and who comes to an end goes on with a session of
+EVIDENCE/public/traces/agent-sessions.jsonl. Hits are shares of prompt tokens, the host's those of what the GPU had not.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import csv
 import gzip
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from ridgeline.serving.engines.deployment import Deployment
@@ -28,9 +29,9 @@ from ridgeline.serving.traffic.replay import Replay, TraceRow
 from ridgeline.serving.traffic.requests import summarise
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
-from ridgeline.serving.twin.simulate import simulate
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
-RUN_S = 1800.0
+RUN_S, SEED = 1800.0, 42
 # The server counts 5% more tokens than the client's tokenizer, and what an answer leaves in the next prompt (its text
 # without the reasoning) that the client counts as it was recorded: 720 to 850 tokens a turn more.
 TOKENS, GROWTH = 1.05, 790
@@ -121,43 +122,96 @@ def _whole_sessions(path: Path) -> list[list[Turn]]:
     return list(found.values())
 
 
-def main() -> None:
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One number of users: what was measured, what the twin says, and its whole result."""
+
+    users: int
+    tier: bool
+    measured: Mapping[str, float]
+    predicted: Mapping[str, float]
+    deployment: Deployment
+    result: SimulationResult
+
+
+def runs(folder: Path, words: argparse.Namespace) -> Iterator[Run]:
+    recorded = Recorded(folder)
+    model = load_model(words.model).with_dtype(None, words.kv_dtype)
+    with (folder / "summary.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["status"] == "SUCCESS"]
+    rows.sort(key=lambda row: (row["offload"] == "on", int(row["users"])))
+    for row in rows:
+        users, tier, tp = int(row["users"]), row["offload"] == "on", int(row["tp"])
+        if words.users and users not in words.users:
+            continue
+        settings = replace(parse_engine(words.engine, DEFAULTS), mem_fraction=words.mem_fraction)
+        settings = replace(settings, host_tier_size=words.tier) if tier else settings
+        layout = Layout(tp=tp, ep=tp if words.experts_parallel else 1)
+        deployment = Deployment(model, make_cluster(words.gpu, 1, 8), layout, settings)
+        replay = recorded.sessions(users, SEED)
+        result = simulate(deployment, Traffic(replay, len(replay.rows), ClosedLoop(users), duration_s=RUN_S))
+        ended = [r for r in result.records if r.end_s is not None and r.end_s <= RUN_S]
+        seen, use = summarise(ended, duration_s=RUN_S), result.cache
+        assert seen.ttft_ms is not None
+        assert seen.tpot_ms is not None
+        # the counter of hits looks up who waits for room again and again, so that it says something only where all fit
+        measured = {"ttft": float(row["p50_ttft_ms"]), "tpot": float(row["p50_tpot_ms"]),
+                    "rate": float(row["throughput_rps"]), "hit": float(row["gpu_hit_rate"]),
+                    "host": float(row["cpu_hit_rate"] or 0.0)}  # fmt: skip
+        missed = max(1, use.prompt_tokens - use.hit_tokens)
+        predicted = {"ttft": seen.ttft_ms.p50, "tpot": seen.tpot_ms.p50, "rate": len(ended) / RUN_S,
+                     "hit": 100 * use.counted_hits / max(1, use.counted_tokens),
+                     "host": 100 * use.host_hit_tokens / missed}  # fmt: skip
+        yield Run(users, tier, measured, predicted, deployment, result)
+
+
+def knee(found: Sequence[Run], which: str) -> tuple[int, int]:
+    """Between which two numbers of users TTFT takes off: by more than any other two neighbours on the way."""
+    values = [(run.users, getattr(run, which)["ttft"]) for run in found]
+    low, high = max(pairwise(values), key=lambda pair: pair[1][1] / pair[0][1])
+    return low[0], high[0]
+
+
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--users", type=int, nargs="*")
-    words = parser.parse_args()
-    recorded = Recorded(words.folder)
-    cluster = make_cluster("b200", 1, 8)
-    model = load_model("deepseek-r1-nvfp4").with_dtype(None, "fp8")
-    with (words.folder / "summary.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["status"] == "SUCCESS"]
-    rows.sort(key=lambda row: (row["offload"] == "on", int(row["users"])))
+    parser.add_argument("--model", default="deepseek-r1-nvfp4")
+    parser.add_argument("--kv-dtype", default="fp8")
+    parser.add_argument("--gpu", default="b200")
+    parser.add_argument("--engine", default="vllm:0.19.1")
+    parser.add_argument("--mem-fraction", type=float, default=0.9)
+    parser.add_argument("--no-expert-parallel", dest="experts_parallel", action="store_false")
+    parser.add_argument("--tier", type=float, default=600.0, help="size of the host tier, as the engine counts it")
+    return parser
+
+
+def main() -> None:
+    words = arguments().parse_args()
+    found = list(runs(words.folder, words))
+    print("              TTFT p50, s       TPOT p50, ms    requests/s       hit, %          host, %")
     print(
-        "users tier  | TTFT p50 s: measured twin | TPOT p50 ms | requests/s | hit % (counter): measured twin (prompt)"
+        "users tier   meas.    twin     meas.  twin     meas.  twin     meas.  twin     meas.  twin   sent back  CPU"
     )
-    for row in rows:
-        users = int(row["users"])
-        if words.users and users not in words.users:
-            continue
-        settings = replace(parse_engine("vllm:0.19.1", DEFAULTS), mem_fraction=0.9)
-        if row["offload"] == "on":
-            settings = replace(settings, host_tier_size=600.0)
-        tp = int(row["tp"])
-        deployment = Deployment(model, cluster, Layout(tp=tp, ep=tp), settings)
-        replay = recorded.sessions(users, 42)
-        traffic = Traffic(replay, len(replay.rows), ClosedLoop(users), duration_s=RUN_S)
-        result = simulate(deployment, traffic)
-        ended = [r for r in result.records if r.end_s is not None and r.end_s <= RUN_S]
-        seen = summarise(ended, duration_s=RUN_S)
-        hits = sum(r.cached_tokens for r in ended) / max(1, sum(r.input_tokens for r in ended))
-        asked = result.cache
+    for run in found:
+        m, p = run.measured, run.predicted
         print(
-            f"{users:5} {row['offload']:4} | {float(row['p50_ttft_ms']) / 1e3:9.2f} {seen.ttft_ms.p50 / 1e3:9.2f}"
-            f" | {float(row['p50_tpot_ms']):6.1f} {seen.tpot_ms.p50:6.1f}"
-            f" | {float(row['throughput_rps']):6.3f} {len(ended) / RUN_S:6.3f}"
-            f" | {float(row['gpu_hit_rate']) * 1:6.1f} {100 * (asked.counted_hits / max(1, asked.counted_tokens)):6.1f} ({100 * hits:.1f})"
-            f" cpu {row['cpu_hit_rate'] or '-':>5.5} {100 * asked.host_hit_tokens / max(1, asked.prompt_tokens - asked.hit_tokens):.1f} | {len(ended)} {result.retractions} {result.cpu_s:.2f} s"
+            f"{run.users:5} {'yes' if run.tier else 'no':4} {m['ttft'] / 1e3:7.2f} {p['ttft'] / 1e3:7.2f}"
+            f"   {m['tpot']:7.1f} {p['tpot']:5.1f}   {m['rate']:7.3f} {p['rate']:.3f}   {m['hit']:7.1f} {p['hit']:5.1f}"
+            f"   {m['host']:7.1f} {p['host']:5.1f}   {run.result.retractions:9} {run.result.cpu_s:6.2f}"
         )
+    apart = {tier: {run.users: run for run in found if run.tier == tier} for tier in (False, True)}
+    for tier, mine in apart.items():
+        if len(mine) > 1:
+            measured, predicted = (knee(list(mine.values()), which) for which in ("measured", "predicted"))
+            said = " and ".join(map(str, measured)), " and ".join(map(str, predicted))
+            print(f"{'with' if tier else 'without'} the tier TTFT takes off between {said[0]} users, twin {said[1]}")
+    for users in sorted(apart[False].keys() & apart[True].keys()):
+        gain = [
+            getattr(apart[False][users], which)["ttft"] / getattr(apart[True][users], which)["ttft"]
+            for which in ("measured", "predicted")
+        ]
+        print(f"{users:5} users: the tier makes TTFT p50 {gain[0]:.2f} times as short, twin {gain[1]:.2f}")
 
 
 if __name__ == "__main__":

@@ -36,8 +36,7 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
-from ridgeline.serving.traffic.lengths import Replay
-from ridgeline.serving.traffic.traces import TraceRow
+from ridgeline.serving.traffic.replay import Replay, TraceRow
 from ridgeline.serving.traffic.traffic import AsRecorded, Traffic, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting
 from ridgeline.serving.twin.measured import METRICS, read_rows

@@ -20,8 +20,7 @@ from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.traffic.lengths import Replay
-from ridgeline.serving.traffic.traces import TraceRow
+from ridgeline.serving.traffic.replay import Replay, TraceRow
 from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
 
 MODELS = {"nvidia/Llama-3.1-8B-Instruct-FP8": "llama-8b", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b"}

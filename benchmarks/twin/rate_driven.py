@@ -21,8 +21,8 @@ from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.traffic.lengths import Replay
-from ridgeline.serving.traffic.traces import PREFIX_BLOCK_TOKENS, TraceRow
+from ridgeline.serving.traffic.replay import Replay, TraceRow
+from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import OpenLoop, Traffic
 from ridgeline.serving.twin.simulate import simulate
 
@@ -88,15 +88,8 @@ def stage(row: dict[str, str]) -> tuple[Deployment, Traffic]:
     rate, count = float(row["rate_s"]), int(float(row["rate_s"]) * float(row["duration_s"]))
     users = int(row["system_prompts"]) * int(row["users_per_prompt"])
     prompt, made = round(float(row["prompt_len_mean"])), int(row["output_tokens"])
-    blocks = prompt // PREFIX_BLOCK_TOKENS
-    lengths = tuple(
-        TraceRow(
-            prompt,
-            made,
-            prefix_hashes=tuple(range(number % users * blocks, (number % users + 1) * blocks)),
-        )
-        for number in range(count)
-    )
+    prompts = [Text(user) for user in range(users)]
+    lengths = tuple(TraceRow(prompt, made, text=prompts[number % users]) for number in range(count))
     return deployment, Traffic(Replay(lengths, "rate"), count, OpenLoop(rate, 0.0))
 
 

@@ -41,7 +41,7 @@ def test_two_nodes_serve_and_a_cut_link_and_a_dead_rank_are_what_they_are_called
         "load_format": "dummy",
         "engine": str(ENGINE),
         "flags": {"enforce_eager": True, "max_model_len": 512, "dtype": "float32"},
-        "env": ENV | {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "30"},
+        "env": ENV | {"VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "90"},
         "concurrency": 2,
         "traffic": {"input_tokens": 16, "output_tokens": 8, "requests": 300},  # longer than it takes to cut a link
         "warmup": 2,

@@ -135,7 +135,7 @@ class _Vllm(ServingEngine):
     # It works through its requests one by one: steps of Qwen3-32B under vLLM 0.12, where nothing hides the host, grow
     # by 35 to 40 us a request more than their kernels do, on two, four and eight GPUs alike.
     defaults = VllmDefaults()
-    costs = HostCosts(request_s=40e-6, accept_s=7e-3, ranks_accept_s=5e-3, hand_over_s=4e-6, stream_s=90e-6,
+    costs = HostCosts(request_s=40e-6, accept_s=7e-3, ranks_accept_s=5e-3, hand_over_s=2e-6, stream_s=90e-6,
                       intake_s=2e-3, send_s=45e-6)  # fmt: skip
 
     @cached_property
