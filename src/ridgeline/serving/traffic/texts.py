@@ -7,7 +7,7 @@ Nobody stores the words: whoever needs them makes them from the text's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 
 class Text:
@@ -40,13 +40,18 @@ class Text:
             found.append(parent)
         return found[::-1]
 
-    def stretches(self, tokens: int) -> Iterator[tuple[Text, int, int]]:
-        """What a prompt of so many tokens consists of: a text, and from which of its tokens to which."""
-        lineage = self.lineage()
-        for text, later in zip(lineage, [*lineage[1:], None], strict=True):
-            end = tokens if later is None else min(tokens, later.start)
-            if end > text.start or text is lineage[0]:
-                yield text, text.start, end
+    def stretches(self, tokens: int) -> list[tuple[Text, int, int]]:
+        """What a prompt of so many tokens consists of: a text, and from which of its tokens to which; the oldest
+        first."""
+        found, text, end = [], self, tokens
+        while (parent := text.parent) is not None:
+            if end > text.start:
+                found.append((text, text.start, end))
+                end = text.start
+            text = parent
+        found.append((text, 0, end))
+        found.reverse()
+        return found
 
 
 def _of_lineage(lineage: Sequence[tuple[int, int]]) -> Text:

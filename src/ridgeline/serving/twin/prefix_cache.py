@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,61 +36,70 @@ EVICTION: dict[str, Callable[[_Part], tuple[int, ...]]] = {
 }
 
 
+class _Ends:
+    """Positions up to which something must stay, each as often as it is held; `last` of them."""
+
+    __slots__ = ("_counts", "last")
+
+    def __init__(self, start: int) -> None:
+        self._counts: dict[int, int] = {}
+        self.last = start
+
+    def hold(self, end: int) -> None:
+        self._counts[end] = self._counts.get(end, 0) + 1
+        if end > self.last:
+            self.last = end
+
+    def let_go(self, end: int, start: int) -> None:
+        left = self._counts[end] - 1
+        if left:
+            self._counts[end] = left
+            return
+        del self._counts[end]
+        if end == self.last:
+            self.last = max(self._counts, default=start)
+
+
 class _Entry:
     """How far a text is there, from where it branches off: in parts, of which each was used later than the next. What
-    must stay is counted by its end: `locks` of running requests, `branches` of entries that go on from there."""
+    must stay: `locks` of running requests, `branches` where other entries go on from it."""
 
-    __slots__ = ("branches", "locked", "locks", "parts", "text")
+    __slots__ = ("branches", "end", "locks", "parts", "text")
 
     def __init__(self, text: Text) -> None:
-        self.text = text
+        self.text, self.end = text, text.start
         self.parts: list[_Part] = []
-        self.locks: dict[int, int] = {}
-        self.branches: dict[int, int] = {}
-        self.locked = 0  # tokens under a lock
-
-    @property
-    def end(self) -> int:
-        return self.parts[-1].end if self.parts else self.text.start
-
-    @property
-    def floor(self) -> int:
-        """Up to here it must stay."""
-        locks, branches = self.locks, self.branches
-        return max(max(locks) if locks else self.text.start, max(branches) if branches else self.text.start)
+        self.locks, self.branches = _Ends(text.start), _Ends(text.start)
 
     def use(self, end: int, now: int) -> None:
         """Its tokens up to `end` are used; what of them was not there is now."""
         parts = self.parts
+        if end >= self.end:
+            times = parts[-1].times if parts else 0
+            self.parts, self.end = [_Part(end, now, times + 1)], end
+            return
         covered = bisect_left(parts, end, key=_end)
-        times = parts[min(covered, len(parts) - 1)].times if parts else 0
-        if covered < len(parts) and parts[covered].end == end:
-            covered += 1
-        parts[:covered] = [_Part(end, now, times + 1)]
+        times = parts[covered].times
+        parts[: covered + (parts[covered].end == end)] = [_Part(end, now, times + 1)]
 
     def loosest(self) -> int:
         """How many tokens of its last part may go."""
+        if not self.parts:
+            return 0
         before = self.parts[-2].end if len(self.parts) > 1 else self.text.start
-        return self.end - max(self.floor, before) if self.parts else 0
+        return self.end - max(before, self.locks.last, self.branches.last)
 
     def cut(self, tokens: int) -> None:
         """Its last `tokens`, all of its last part, go."""
-        last = self.parts[-1]
-        last.end -= tokens
-        if last.end == (self.parts[-2].end if len(self.parts) > 1 else self.text.start):
+        self.end -= tokens
+        if self.end == (self.parts[-2].end if len(self.parts) > 1 else self.text.start):
             self.parts.pop()
+        else:
+            self.parts[-1].end = self.end
 
 
 def _end(part: _Part) -> int:
     return part.end
-
-
-def _moved(counts: dict[int, int], at: int, by: int) -> None:
-    left = counts.get(at, 0) + by
-    if left:
-        counts[at] = left
-    else:
-        del counts[at]
 
 
 @dataclass(slots=True)
@@ -118,6 +128,7 @@ class PrefixCache:
         self._key = EVICTION[policy]
         self._entries: dict[Text, _Entry] = {}
         self._order: list[tuple[tuple[int, ...], int, _Entry]] = []  # a heap; what has been used since is out of date
+        self._unshared: deque[_Part] = deque()
         self._now = self._offered = 0
         self.tokens = self.locked_tokens = 0
 
@@ -141,81 +152,99 @@ class PrefixCache:
 
     def unlocked(self, text: Text, tokens: int) -> int:
         """How many of these tokens of a prompt, which are there, no running request reads yet."""
-        found = 0
-        for node, start, end in text.stretches(tokens):
-            entry = self._entries[node]
-            found += max(0, end - max(start, entry.text.start + entry.locked))
-        return found
+        return sum(
+            max(0, end - max(start, self._entries[node].locks.last)) for node, start, end in text.stretches(tokens)
+        )
 
     def lock(self, text: Text, tokens: int) -> None:
         """A running request reads the first so many tokens, which are there."""
         if tokens:
-            self._use(text, tokens)
-            self._hold(text, tokens, 1)
+            self._use(text, tokens, 1)
 
     def extend(self, text: Text, before: int, tokens: int) -> None:
         """A request that had the first `before` tokens locked has computed on up to `tokens`, and locks these."""
-        self._use(text, tokens)
-        self._hold(text, tokens, 1)
+        self._use(text, tokens, 1)
         if before:
-            self._hold(text, before, -1)
+            self._let_go(text, before)
 
     def release(self, text: Text, tokens: int, kept: int = 0) -> None:
         """Whoever locked so many tokens reads them no more. `kept`: how far the text is there by now."""
         if tokens:
-            self._use(text, max(tokens, kept))
-            self._hold(text, tokens, -1)
+            used = self._use(text, max(tokens, kept), 0)
+            self._let_go(text, tokens)
+            for entry in used:
+                self._offer(entry)
 
     def add(self, text: Text, tokens: int) -> None:
         """So many tokens of a prompt are there, and nobody reads them."""
-        self._use(text, tokens)
+        for entry in self._use(text, tokens, 0):
+            self._offer(entry)
+
+    def add_unshared(self, tokens: int) -> None:
+        """So many tokens are there that nobody will ask for again, such as an answer that its user does not send back:
+        in the way until they go."""
+        if tokens:
+            self._now += 1
+            self._unshared.append(_Part(tokens, self._now, 1))
+            self.tokens += tokens
 
     def evict(self, tokens: float) -> int:
         """Forgets so many tokens, or as many as nobody reads; how many."""
-        gone = 0
-        while gone < tokens and self._order:
-            key, _, entry = self._order[0]
-            room = entry.loosest()
-            if room <= 0 or key != self._key(entry.parts[-1]) or self._entries.get(entry.text) is not entry:
-                heapq.heappop(self._order)
-                continue
-            cut = min(room, math.ceil((tokens - gone) / self.page_tokens) * self.page_tokens)
-            if self.goes is not None:
-                self.goes(entry.text, entry.end)
+        gone, order, unshared = 0, self._order, self._unshared
+        while gone < tokens and (order or unshared):
+            lacking = math.ceil((tokens - gone) / self.page_tokens) * self.page_tokens
+            if unshared and (not order or self._key(unshared[0]) < order[0][0]):
+                cut = min(unshared[0].end, lacking)
+                unshared[0].end -= cut
+                if not unshared[0].end:
+                    unshared.popleft()
+            else:
+                key, _, entry = order[0]
+                room = entry.loosest()
+                if room <= 0 or key != self._key(entry.parts[-1]) or self._entries.get(entry.text) is not entry:
+                    heapq.heappop(order)
+                    continue
+                cut = min(room, lacking)
+                if self.goes is not None:
+                    self.goes(entry.text, entry.end)
+                entry.cut(cut)
+                if cut == room:
+                    heapq.heappop(order)
+                    self._offer(entry)
+                if not entry.parts:
+                    self._forget(entry)
             gone += cut
             self.tokens -= cut
-            entry.cut(cut)
-            if cut == room:
-                heapq.heappop(self._order)
-                self._offer(entry)
-            if not entry.parts:
-                self._forget(entry)
         return gone
 
     def clear(self) -> None:
         self.evict(self.idle_tokens)
 
-    def _use(self, text: Text, tokens: int) -> None:
+    def _use(self, text: Text, tokens: int, locks: int) -> list[_Entry]:
+        """Entries of a prompt, the oldest first, all of it there and used now; locked up to its end, if `locks`."""
         self._now += 1
+        found = []
         for node, start, end in text.stretches(tokens):
             entry = self._entries.get(node)
             if entry is None:
                 entry = self._entries[node] = _Entry(node)
                 if node.parent is not None:
-                    _moved(self._entries[node.parent].branches, start, 1)
-            self.tokens += max(0, end - entry.end)
+                    self._entries[node.parent].branches.hold(start)
+            if end > entry.end:
+                self.tokens += end - entry.end
             entry.use(end, self._now)
-            self._offer(entry)
+            if locks:
+                self.locked_tokens += max(0, end - entry.locks.last)
+                entry.locks.hold(end)
+            found.append(entry)
+        return found
 
-    def _hold(self, text: Text, tokens: int, by: int) -> None:
+    def _let_go(self, text: Text, tokens: int) -> None:
         for node, start, end in text.stretches(tokens):
             entry = self._entries[node]
-            _moved(entry.locks, end, by)
-            locked = max(entry.locks) - start if entry.locks else 0
-            self.locked_tokens += locked - entry.locked
-            entry.locked = locked
-            if by < 0:
-                self._offer(entry)
+            before = entry.locks.last
+            entry.locks.let_go(end, start)
+            self.locked_tokens -= before - entry.locks.last
 
     def _offer(self, entry: _Entry) -> None:
         """Puts it among those that may go, where some of it may."""
@@ -228,14 +257,14 @@ class PrefixCache:
     def _tidy(self) -> None:
         """Drops what is out of date from the heap."""
         entries = [entry for entry in self._entries.values() if entry.loosest() > 0]
-        self._order = [(self._key(entry.parts[-1]), number, entry) for number, entry in enumerate(entries)]
+        self._order[:] = [(self._key(entry.parts[-1]), number, entry) for number, entry in enumerate(entries)]
         heapq.heapify(self._order)
 
     def _forget(self, entry: _Entry) -> None:
         del self._entries[entry.text]
         if entry.text.parent is not None:
             parent = self._entries[entry.text.parent]
-            _moved(parent.branches, entry.text.start, -1)
+            parent.branches.let_go(entry.text.start, parent.text.start)
             self._offer(parent)
 
 
@@ -259,6 +288,11 @@ class HostTier:
     def computed(self, text: Text, tokens: int) -> None:
         if self._policy == "write_through":
             self._keep(text, tokens)
+
+    def computed_unshared(self, tokens: int) -> None:
+        if self._policy == "write_through":
+            self.kept.add_unshared(tokens)
+            self.kept.evict(self.kept.tokens - self.capacity_tokens)
 
     def found(self, text: Text, tokens: int) -> None:
         if self._policy == "write_through_selective":

@@ -13,7 +13,6 @@ from collections import deque
 
 from ridgeline.serving.engines.knobs import KNOBS
 from ridgeline.serving.engines.settings import Applied
-from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefix_cache import CacheUse, HostTier, PrefixCache
@@ -109,9 +108,10 @@ class Engine:
         elif self.chunked:
             self._wait_for_host()
         if self.cache is not None and self.cache.tokens:
-            lacking = self.cache.idle_tokens - self._free_tokens
-            if lacking > 0:
-                self.cache.evict(lacking)
+            # what the cache holds and requests hold beside it; what several read is there once
+            held = self.cache.tokens + self.used_tokens - self.in_cache_tokens + self.promised_tokens
+            if held > self.pool_tokens:
+                self.cache.evict(held - self.pool_tokens)
         return ended
 
     def advance_to(self, limit_s: float) -> None:
@@ -377,14 +377,17 @@ class Engine:
         whole = arrival.input_tokens + answer_tokens
         if arrival.text is not None:
             cache.release(arrival.text, in_cache, whole if arrival.answer_stays else in_cache)
-        if answer_tokens and cache.tokens:
-            # nobody asks again for an answer that does not stay, but an engine cannot know that
-            text = arrival.text
-            if text is None or not arrival.answer_stays:
-                text = Text(-1, text, arrival.input_tokens)
-                cache.add(text, whole)
+        if not answer_tokens or not cache.tokens:
+            return
+        if arrival.text is not None and arrival.answer_stays:
             if self.tier is not None:
-                self.tier.computed(text, whole)
+                self.tier.computed(arrival.text, whole)
+        else:
+            # nobody asks for it again, but an engine cannot know that
+            left = answer_tokens if arrival.text is not None else whole
+            cache.add_unshared(left)
+            if self.tier is not None:
+                self.tier.computed_unshared(left)
 
     def _retract(self) -> None:
         """Sends back one after the other until the rest can go on for a while."""
