@@ -201,6 +201,7 @@ class HostCosts:
     # of the process that takes requests in and sends tokens out, one after another; what it does not manage waits
     intake_s: float = 0.0  # each request
     send_s: float = 0.0  # each message to a user: a token, or as many as --stream-interval says
+    computed_s: float = 0.0  # each token of a prompt that no cache has, besides handing it over
 
 
 class ServingEngine:

@@ -33,6 +33,7 @@ class FrontEnd:
     detokenizers: int = 1
     overlap: bool = True  # the scheduler is one step ahead of the GPU
     factor: float = 1.0
+    computed_s: float = 0.0  # each token of a prompt that no cache has: nobody waits for another's
 
     @classmethod
     def of(cls, settings: EngineSettings, layout: Layout, overlap: bool, factor: float = 1.0) -> FrontEnd:
@@ -49,12 +50,14 @@ class FrontEnd:
             settings.detokenizer_workers,
             overlap,
             factor,
+            costs.computed_s,
         )
 
-    def late_s(self, others: int, step_s: float) -> float:
-        """How much later than it is made a token is seen, beside those of `others`, who decode in steps of `step_s`."""
-        sent_s = self.factor * self.stream_s * (others + 1) / self.detokenizers
-        return sent_s + (step_s if self.overlap and others else 0.0)
+    def late_s(self, others: int, step_s: float, computed: int = 0) -> float:
+        """How much later than it is made a token is seen, beside those of `others`, who decode in steps of `step_s`, of
+        a prompt with so many tokens that were computed."""
+        sent_s = self.stream_s * (others + 1) / self.detokenizers + self.computed_s * computed
+        return self.factor * sent_s + (step_s if self.overlap and others else 0.0)
 
 
 class Tokenizers:
