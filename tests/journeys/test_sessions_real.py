@@ -38,7 +38,7 @@ def test_turns_wait_and_the_hit_rate_is_the_servers_own(tmp_path: Path) -> None:
         "--enable-prompt-tokens-details",
         "--enable-prefix-caching",
         "--block-size",
-        "16",
+        "32",
         "--max-model-len",
         "2048",
     )

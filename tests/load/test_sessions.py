@@ -29,7 +29,7 @@ from ridgeline.serving.traffic.replay import Passes, Replay, TraceRow
 from ridgeline.serving.traffic.requests import RequestRecord, Slo
 from ridgeline.serving.traffic.session_summary import summarise_sessions
 from ridgeline.serving.traffic.texts import Text
-from ridgeline.serving.traffic.traffic import AsRecorded, ClosedLoop, SessionRules, Traffic
+from ridgeline.serving.traffic.traffic import AsRecorded, ClosedLoop, OpenLoop, SessionRules, Traffic
 from ridgeline.serving.traffic.turns import Again, WaitingTurns, sessions_of
 from ridgeline.serving.verbs.bench import _result_text
 from tests.load.scripted import Line, Request, Scripted, delta, event, tokens, usage
@@ -211,6 +211,16 @@ def test_sessions_begin_at_their_recorded_times_and_later_turns_wait():
     assert begun == pytest.approx([0.0, 0.1, 0.2, 0.3], abs=1e-6)
     assert_turns_waited(result, rows, 0.02)
     assert result.sessions is not None and result.sessions.completed == 4
+
+
+def test_sessions_that_begin_at_a_rate_wait_for_their_answers_too():
+    with Scripted(tokens(2, first_s=0.02)) as server:
+        given = plan(server, rows := chats(6, 3, think_s=0.03), 1)
+        result = bench(replace(given, traffic=replace(given.traffic, pace=OpenLoop(20.0, 0.0))))
+    assert sorted(r.scheduled_s for r in result.records if not r.turn) == pytest.approx([0.05 * k for k in range(6)])
+    assert_turns_waited(result, rows, 0.03)
+    assert result.flow is not None and result.flow.window_s == pytest.approx(0.3)
+    assert result.as_json()["load"] == {"sessions_s": 20.0, "burstiness": 0.0}
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -254,7 +254,8 @@ def _describe_load(plan: BenchPlan) -> dict[str, object]:
     if isinstance(pace, ClosedLoop):
         return {"sessions" if plan.traffic.has_sessions else "concurrency": pace.concurrency}
     if isinstance(pace, OpenLoop):
-        return {"rate_s": pace.rate_s, "burstiness": pace.burstiness}
+        name = "sessions_s" if plan.traffic.has_sessions else "rate_s"
+        return {name: pace.rate_s, "burstiness": pace.burstiness}
     if isinstance(pace, AsRecorded) and pace.closed:
         return {"schedule": "sessions as recorded"}
     return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
@@ -349,7 +350,8 @@ def _window_s(plan: BenchPlan, out: LoadResult) -> float | None:
     """How long requests were due; None where that is the whole run, as in a closed loop of so many requests."""
     pace, planned_s = plan.traffic.pace, plan.duration_s
     if planned_s is None and isinstance(pace, OpenLoop):
-        planned_s = plan.traffic.requests / pace.rate_s
+        begins = len(sessions_of(plan.traffic.arrivals())) if plan.traffic.has_sessions else plan.traffic.requests
+        planned_s = begins / pace.rate_s
     elif planned_s is None and isinstance(pace, AsRecorded):
         planned_s = max((r.scheduled_s for r in out.records), default=0.0)
     if planned_s and out.interrupted:
