@@ -395,9 +395,10 @@ def test_the_search_walks_sessions_and_says_so():
             search(server, "ttft_p95_ms=1")
 
 
-def test_sessions_go_on_while_their_number_is_changed():
+@pytest.mark.parametrize("workers", [1, 2])
+def test_sessions_go_on_while_their_number_is_changed(workers: int):
     with Scripted(tokens(2, first_s=0.01)) as server:
-        given = plan(server, chats(3, 50, think_s=0.05), 2)
+        given = plan(server, chats(3, 50, think_s=0.05), 2, workers=workers)
         stream = LiveStream(given)
         stream.begin(ClosedLoop(2))
         before = {r.session for r in stream.advance(0.4).rows}

@@ -236,16 +236,14 @@ class Driver:
             self._start(self._idle.pop() if self._idle else self._connection(), arrival, due_s)
         self._stop_when_done()
 
-    def _answered(self, exchange: Exchange, ok: bool) -> None:
+    def _go_on(self, turns: WaitingTurns, exchange: Exchange) -> None:
         """Its session goes on, or is over where it failed; a place whose server asked for a pause takes it first."""
-        if self._turns is None:
-            return
         if over := self._is_over():
-            self._turns.stop()
+            turns.stop()
         at_s = (exchange.end_s or time.monotonic()) - self._out.start_s
         pause_s = _pause_s(exchange) if self._assignment.slots else 0.0
         self._out.paused += pause_s > 0
-        due = self._turns.after(exchange.arrival, at_s + pause_s, failed=not ok)
+        due = turns.after(exchange.arrival, at_s + pause_s, failed=exchange.status != "ok")
         self._await_turns(() if over else due)
 
     # all
@@ -296,11 +294,15 @@ class Driver:
         else:
             self._idle.append(connection)
         self._settling += 1
-        self._loop.leisure.append(partial(self._note, exchange))
+        if self._turns is None:
+            self._loop.leisure.append(partial(self._note, exchange))
+        else:
+            self._note(exchange)  # whether there is a next turn depends on what the answer is
 
     def _note(self, exchange: Exchange) -> None:
         exchange.settle()
-        self._answered(exchange, exchange.status == "ok")
+        if self._turns is not None:
+            self._go_on(self._turns, exchange)
         if exchange.error:
             exchange.error = self._assignment.endpoint.without_secrets(exchange.error)
         record = exchange.record(self._out.start_s, self._name)
