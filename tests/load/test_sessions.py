@@ -445,6 +445,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"sessions": 4, "rate_s": 2.0, "traffic": "sessions.jsonl"}, "--sessions and --rate do not go together"),
         ({"sessions": 4, "closed": True, "traffic": "timed.jsonl"}, "--sessions and --closed do not go together"),
         ({"sessions": 4, "concurrency": 4, "traffic": "sessions.jsonl"}, "do not go together"),
+        ({"rate_s": 2.0, "concurrency": 4, "traffic": "sessions.jsonl"}, "leave out --concurrency"),
         ({"sessions": 0, "traffic": "sessions.jsonl"}, "use 1 or more"),
         ({"start_within": 0.5, "traffic": "timed.jsonl", "closed": True}, "--start-within is for --sessions"),
         ({"sessions": 2, "cache_warmup": True, "traffic": "sessions.jsonl"}, "add --start-within"),

@@ -160,6 +160,8 @@ def _with_sessions(options: BenchOptions, traffic: Traffic) -> Traffic:
         )
     if options.find_goodput and isinstance(traffic.pace, OpenLoop):
         raise InputError("--find-goodput walks the number of sessions at once; say --sessions N, where to begin")
+    if options.rate_s is not None and options.concurrency is not None:
+        raise InputError("sessions that begin at a --rate have no limit on requests at once; leave out --concurrency")
     if options.closed:
         if not isinstance(traffic.pace, AsRecorded):
             raise InputError(
