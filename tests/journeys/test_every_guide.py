@@ -24,6 +24,7 @@ ELSEWHERE = {
     "add-a-part": "tests/test_plugin_package.py",
     "agents-that-tune": "tests/cli/test_mcp.py",
     "any-program": "tests/test_docs.py",  # its studies; it has no command
+    "bench-sessions": "tests/load/test_sessions.py",  # its options; it has no command
     "calibrate-the-twin": "tests/cli/test_serving_guides.py",
     "challenge": "tests/journeys/test_challenge.py",
     "deploy": "tests/journeys/test_deploy_guides.py",

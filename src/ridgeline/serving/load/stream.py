@@ -77,6 +77,10 @@ class LiveStream:
         server, salt = warmed_up(plan)
         self._plan, self._start_s = plan, time.monotonic()
         self._assignment = replace(assignment_of(plan, server, salt), duration_s=None, give_up_s=None)
+        # sessions go on while their number is changed, so they are drawn once
+        arrivals = plan.traffic.arrivals() if isinstance(plan.traffic.pace, ClosedLoop) else []
+        given = replace(assignment_of(plan, server, salt, arrivals, endless=True), duration_s=None, give_up_s=None)
+        self._sessions = given if given.turns else None
         if plan.workers == 1:
             self._worker: OpenWorker | OpenPool = OpenWorker(self._assignment, self._start_s)
         else:
@@ -99,7 +103,10 @@ class LiveStream:
         self._seen = LoadResult([], ClientStats(), self._start_s)
         plain = replace(self._assignment, arrivals=(), slots=0, endless=False, numbers_from=self._draws.sent)
         self._draws.begin(pace, self._since_s)
-        if isinstance(pace, ClosedLoop):
+        if isinstance(pace, ClosedLoop) and self._sessions is not None:
+            self._worker.change(replace(self._sessions, slots=pace.concurrency))
+            self._sessions = replace(self._sessions, arrivals=(), again=None)  # the workers have them now
+        elif isinstance(pace, ClosedLoop):
             self._worker.change(replace(plain, arrivals=self._draws.more(), slots=pace.concurrency, endless=True))
         else:
             self._worker.change(plain)
@@ -144,7 +151,7 @@ class _ArrivalDraws:
     """
 
     def __init__(self, traffic: Traffic) -> None:
-        self._traffic, self._draws = traffic, 0
+        self._traffic, self._draws, self._drawn = traffic, 0, 0
         self._pace: ClosedLoop | OpenLoop | None = None
         self.until_s, self.sent = math.inf, 0
 
@@ -165,15 +172,13 @@ class _ArrivalDraws:
             first, arrivals, from_s = self.sent, self._traffic_of(pace, count).arrivals(), self.until_s
             self.sent, self.until_s = self.sent + count, from_s + count / pace.rate_s
         self._draws += 1
-        return tuple(
-            replace(a, number=first + a.number, at_s=from_s + a.at_s, after=tuple(first + n for n in a.after))
-            for a in arrivals
-        )
+        return tuple(replace(a, number=first + a.number, at_s=from_s + a.at_s) for a in arrivals)
 
     def _traffic_of(self, pace: ClosedLoop | OpenLoop, count: int) -> Traffic:
         lengths = self._traffic.lengths
         if isinstance(lengths, Replay):
             # a trace gone through again must not find its own prompts in the server's cache
-            lengths = replace(lengths, rows=tuple(repeated(lengths.rows, self.sent + count)[self.sent :]))
+            lengths = replace(lengths, rows=tuple(repeated(lengths.rows, self._drawn + count)[self._drawn :]))
+        self._drawn += count
         seed = self._traffic.seed + self._draws
         return replace(self._traffic, lengths=lengths, requests=count, pace=pace, seed=seed)
