@@ -136,7 +136,7 @@ def parse_lengths(text: str) -> Lengths:
             f"traffic {text!r} is neither a file nor one of sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, "
             f"uniform:FROM-TO:FROM-TO, lognormal:IN:OUT[:SIGMA]{'; ' if hint else ''}{hint}"
         )
-    return Replay(tuple(read_trace(path)), str(path))
+    return read_trace(path)
 
 
 def _uniform(text: str, rest: str) -> Uniform:
