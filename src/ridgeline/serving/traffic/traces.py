@@ -20,7 +20,7 @@ from ridgeline.serving.traffic.session_traces import agent_sessions, chats, weka
 from ridgeline.serving.traffic.texts import TextsByBlock
 
 # Mooncake hashes prompts in blocks of this many tokens.
-_BLOCK_TOKENS = 512
+PREFIX_BLOCK_TOKENS = 512
 
 
 def read_trace(path: Path) -> Replay:
@@ -50,8 +50,8 @@ def _lengths(recording: Recording) -> list[TraceRow]:
             at_s = stamp / 1000.0 if isinstance(stamp, int | float) else stamp
         at_s = seconds_of(where, "at_s, or timestamp in milliseconds,", at_s)
         if not isinstance(hashes, list | tuple) or not all(isinstance(name, int) for name in hashes):
-            raise InputError(f"{where}: hash_ids must be whole numbers, one per block of {_BLOCK_TOKENS} tokens")
-        size = block_size(where, fields, _BLOCK_TOKENS)
+            raise InputError(f"{where}: hash_ids must be whole numbers, one per block of {PREFIX_BLOCK_TOKENS} tokens")
+        size = block_size(where, fields, PREFIX_BLOCK_TOKENS)
         texts = texts or TextsByBlock(size)
         if inputs is None or outputs is None:
             recording.skip(where, "without whole numbers input_length and output_length")
