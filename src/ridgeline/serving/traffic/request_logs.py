@@ -12,7 +12,7 @@ from typing import Any
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.recording import FINISHED, Recording, first_of, seconds_of, tokens_of
 from ridgeline.serving.traffic.replay import TraceRow
-from ridgeline.serving.traffic.session_tree import Turn, conversations
+from ridgeline.serving.traffic.turn_order import Turn, conversations
 
 # The names of the semantic conventions for GenAI, then the older ones, which vLLM's spans still carry.
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")

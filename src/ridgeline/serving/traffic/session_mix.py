@@ -5,29 +5,32 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError, did_you_mean
+from ridgeline.records.exhibit import TextTable
 from ridgeline.serving.traffic.replay import Replay, TraceRow, by_session
-from ridgeline.serving.traffic.session_statistics import quantiles, shared_tokens, turn_before
+from ridgeline.serving.traffic.session_statistics import beside, quantiles, shared_tokens, statistics, turn_before
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traces import read_trace
 
 _SHARES = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _GOLDEN = 0.6180339887498949  # successive multiples of it fill 0 to 1 evenly, however many there are
+_DRAWN = 20_000  # requests, to show what is drawn
+_COMMON = Text(0)
 _COMPACTED = 0.75  # a prompt shorter than this share of the one before has a compacted history
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class QuantileCurve:
     """A distribution by its values at fixed shares, between which it is even on a log scale."""
 
     values: tuple[float, ...]
 
     @classmethod
-    def of(cls, seen: Sequence[float]) -> Curve:
+    def of(cls, seen: Sequence[float]) -> QuantileCurve:
         return cls(quantiles(seen, _SHARES))
 
     def at(self, share: float) -> float:
@@ -36,15 +39,15 @@ class Curve:
         within = (share - _SHARES[place - 1]) / (_SHARES[place] - _SHARES[place - 1])
         return math.expm1(low + within * (high - low))
 
-    def with_mean(self, mean: float) -> Curve:
+    def with_mean(self, mean: float) -> QuantileCurve:
         factor = _factor([self.at((k + 0.5) / 500) for k in range(500)], mean)
-        return Curve(tuple(value * factor for value in self.values))
+        return QuantileCurve(tuple(value * factor for value in self.values))
 
-    def at_most(self, most: float) -> Curve:
-        return Curve(tuple(min(value, most) for value in self.values))
+    def at_most(self, most: float) -> QuantileCurve:
+        return QuantileCurve(tuple(min(value, most) for value in self.values))
 
 
-_NONE = Curve((0.0,) * len(_SHARES))
+_NONE = QuantileCurve((0.0,) * len(_SHARES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +66,31 @@ class SessionMix:
     """How sessions go.
 
     `outlines`: sessions, each as likely as any other. `added`: what a turn adds, over the average of its session. Of
-    `edited_share` of the turns the history is edited, so that they keep `edited_kept` of the prompt before; a prompt that
-    would exceed its session's longest is compacted to `compacted_tokens` and keeps `compacted_kept`. `shared_tokens`:
-    instructions and tools with which all sessions begin. `words`: as typed after `--traffic`.
+    `edited_share` of the turns the history is edited, so that they keep `edited_kept` of the prompt before; a prompt
+    that would exceed its session's longest is compacted to `compacted_tokens` and keeps `compacted_kept`.
+    `shared_tokens`: instructions and tools with which all sessions begin. `words`: as typed after `--traffic`.
     """
 
     words: str
     outlines: tuple[Outline, ...]
-    added: Curve
-    output_tokens: Curve
-    think_s: Curve
+    added: QuantileCurve
+    output_tokens: QuantileCurve
+    think_s: QuantileCurve
     edited_share: float = 0.0
-    edited_kept: Curve = _NONE
-    compacted_kept: Curve = _NONE
-    compacted_tokens: Curve = _NONE
+    edited_kept: QuantileCurve = _NONE
+    compacted_kept: QuantileCurve = _NONE
+    compacted_tokens: QuantileCurve = _NONE
     shared_tokens: int = 0
     answers_stay: bool = False
 
     def draw(self, count: int, rng: random.Random) -> list[TraceRow]:
         rows: list[TraceRow] = []
         # another seed has other words but for what all sessions share
-        offset, name, common = rng.random(), 1 + (rng.getrandbits(32) << 24), Text(0)
+        offset, name = rng.random(), 1 + (rng.getrandbits(32) << 24)
         while len(rows) < count:
             session = rows[-1].session + 1 if rows and rows[-1].session is not None else 0
             outline = self.outlines[int((offset + session * _GOLDEN) % 1.0 * len(self.outlines))]
-            text = Text(name + len(rows), common, self.shared_tokens)
+            text = Text(name + len(rows), _COMMON, self.shared_tokens)
             rows += self._session(outline, session, len(rows), text, rng)
         return rows[:count]
 
@@ -146,13 +149,13 @@ def fit(recorded: Replay) -> SessionMix:
     return SessionMix(
         f"sessions:{recorded.source}",
         tuple(sorted(outlines, key=lambda outline: (outline.turns, outline.first_tokens))),
-        Curve.of(added or [1.0]),
-        Curve.of([row.output_tokens for row in rows]),
-        Curve.of(think_s),
+        QuantileCurve.of(added or [1.0]),
+        QuantileCurve.of([row.output_tokens for row in rows]),
+        QuantileCurve.of(think_s),
         edited_share=len(edited) / len(think_s),
-        edited_kept=Curve.of(edited) if edited else _NONE,
-        compacted_kept=Curve.of([kept for kept, _ in compacted]) if compacted else _NONE,
-        compacted_tokens=Curve.of([tokens for _, tokens in compacted]) if compacted else _NONE,
+        edited_kept=QuantileCurve.of(edited) if edited else _NONE,
+        compacted_kept=QuantileCurve.of([kept for kept, _ in compacted]) if compacted else _NONE,
+        compacted_tokens=QuantileCurve.of([tokens for _, tokens in compacted]) if compacted else _NONE,
         shared_tokens=_shared_by_all([rows[places[0]] for places in by_session(rows)]),
         answers_stay=recorded.answers_stay,
     )
@@ -197,21 +200,21 @@ _AGENTS = (
 AGENT = SessionMix(
     "sessions:agent",
     tuple(Outline(*row) for row in _AGENTS),
-    added=Curve((0.000644, 0.0882, 0.125, 0.23, 0.461, 0.96, 2.05, 3.61, 8.56, 55.8)),
-    output_tokens=Curve((4, 79, 99, 138, 220, 415, 978, 1571, 3304, 9873)),
-    think_s=Curve((0, 3, 4, 6, 11, 37, 251, 608, 3276, 71884)),
+    added=QuantileCurve((0.000644, 0.0882, 0.125, 0.23, 0.461, 0.96, 2.05, 3.61, 8.56, 55.8)),
+    output_tokens=QuantileCurve((4, 79, 99, 138, 220, 415, 978, 1571, 3304, 9873)),
+    think_s=QuantileCurve((0, 3, 4, 6, 11, 37, 251, 608, 3276, 71884)),
     edited_share=0.0587,
-    edited_kept=Curve((0, 0.128, 0.258, 0.997, 0.999, 0.999, 1, 1, 1, 1)),
-    compacted_kept=Curve((0.0774, 0.0774, 0.0774, 0.0783, 0.0952, 0.0955, 0.138, 0.138, 0.138, 0.138)),
-    compacted_tokens=Curve((23163, 23163, 23163, 28130, 36722, 65313, 106083, 106083, 106083, 106083)),
+    edited_kept=QuantileCurve((0, 0.128, 0.258, 0.997, 0.999, 0.999, 1, 1, 1, 1)),
+    compacted_kept=QuantileCurve((0.0774, 0.0774, 0.0774, 0.0783, 0.0952, 0.0955, 0.138, 0.138, 0.138, 0.138)),
+    compacted_tokens=QuantileCurve((23163, 23163, 23163, 28130, 36722, 65313, 106083, 106083, 106083, 106083)),
     shared_tokens=11_000,
 )
 
 # Lengths are those of `sharegpt`, for each message. 27% of ShareGPT's conversations have one turn (CachedAttention,
 # arXiv 2403.19708); how long the others are is set, not fitted. Times to think: from a request of Mooncake's
 # conversation trace to the one that continues it, less its answer at 30 tokens a second.
-_MESSAGE = Curve((5, 29, 44, 86, 180, 378, 737, 1099, 2048, 2048))
-_CHAT_TURNS = Curve((1, 1, 1, 1, 3, 6, 12, 20, 40, 60))
+_MESSAGE = QuantileCurve((5, 29, 44, 86, 180, 378, 737, 1099, 2048, 2048))
+_CHAT_TURNS = QuantileCurve((1, 1, 1, 1, 3, 6, 12, 20, 40, 60))
 CHAT = SessionMix(
     "sessions:chat",
     tuple(
@@ -219,8 +222,8 @@ CHAT = SessionMix(
         for k in range(100)
     ),
     added=_MESSAGE,
-    output_tokens=Curve((5, 25, 36, 65, 125, 243, 440, 629, 1024, 1024)),
-    think_s=Curve((0, 24, 35, 59, 119, 268, 485, 611, 1482, 3029)),
+    output_tokens=QuantileCurve((5, 25, 36, 65, 125, 243, 440, 629, 1024, 1024)),
+    think_s=QuantileCurve((0, 24, 35, 59, 119, 268, 485, 611, 1482, 3029)),
     answers_stay=True,
 )
 _KNOWN = {"agent": AGENT, "chat": CHAT}
@@ -247,6 +250,7 @@ def parse_sessions(words: str) -> SessionMix:
                 f"each perhaps with :TURNS:IN:OUT{'; ' if hint else ''}{hint}"
             )
         mix = fit(read_trace(Path(kind)))
+        words = words.replace(kind, str(Path(kind).absolute()), 1)
     if means:
         turns, added, output = means
         longer = _factor([outline.turns for outline in mix.outlines], turns)
@@ -258,3 +262,29 @@ def parse_sessions(words: str) -> SessionMix:
         )
         mix = replace(mix, outlines=outlines, output_tokens=mix.output_tokens.with_mean(output))
     return replace(mix, words=words)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsSeen:
+    """Rows of a trace, and of what was drawn like it."""
+
+    columns: Mapping[str, Sequence[TraceRow]]
+    notes: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        return {name: statistics(rows) for name, rows in self.columns.items()} | {"notes": list(self.notes)}
+
+    def shown(self) -> TextTable:
+        return beside("sessions", self.columns, self.notes)
+
+
+def look_at(words: str) -> SessionsSeen:
+    """A trace file beside what is drawn after it was fitted, or what `sessions:...` draws."""
+    rng = random.Random(0)
+    if words.startswith("sessions:"):
+        return SessionsSeen({"drawn": parse_sessions(words).draw(_DRAWN, rng)})
+    recorded = read_trace(Path(words))
+    if not recorded.has_sessions:
+        return SessionsSeen({"trace": recorded.rows}, (*recorded.notes, "no turn of it waits for another"))
+    drawn = fit(recorded).draw(max(_DRAWN, len(recorded.rows)), rng)
+    return SessionsSeen({"trace": recorded.rows, "drawn": drawn}, recorded.notes)

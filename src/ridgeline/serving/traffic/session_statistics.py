@@ -57,7 +57,7 @@ def quantiles(values: Sequence[float], shares: Sequence[float]) -> tuple[float, 
     return tuple(ordered[round(share * (len(ordered) - 1))] for share in shares)
 
 
-def beside(title: str, columns: Mapping[str, Sequence[TraceRow]]) -> TextTable:
+def beside(title: str, columns: Mapping[str, Sequence[TraceRow]], notes: Sequence[str] = ()) -> TextTable:
     """Statistics of several lists of rows, such as a trace and what was drawn like it."""
     found = {name: statistics(rows) for name, rows in columns.items()}
     head = ("", *(f"{name} p{q}" for name in columns for q in _QUANTILES))
@@ -67,4 +67,6 @@ def beside(title: str, columns: Mapping[str, Sequence[TraceRow]]) -> TextTable:
         for name in names
     ]
     sizes = tuple(f"{name}: {len(of):,} requests of {len(by_session(of)):,} sessions" for name, of in columns.items())
-    return TextTable(title, head, tuple((name, *row) for name, row in zip(names, cells, strict=True)), notes=sizes)
+    return TextTable(
+        title, head, tuple((name, *row) for name, row in zip(names, cells, strict=True)), notes=(*sizes, *notes)
+    )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.serving.traffic.agents_and_chats import agent_sessions, chats, weka_traces
 from ridgeline.serving.traffic.recording import (
     Recording,
     block_size,
@@ -16,7 +17,6 @@ from ridgeline.serving.traffic.recording import (
 )
 from ridgeline.serving.traffic.replay import Replay, TraceRow, in_order
 from ridgeline.serving.traffic.request_logs import azure, own_records, sglang_log, spans
-from ridgeline.serving.traffic.session_traces import agent_sessions, chats, weka_traces
 from ridgeline.serving.traffic.texts import TextsByBlock
 
 # Mooncake hashes prompts in blocks of this many tokens.

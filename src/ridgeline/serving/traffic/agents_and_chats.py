@@ -8,8 +8,8 @@ from typing import Any
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.recording import Recording, block_size, blocks_fit, first_of, seconds_of, tokens_of
 from ridgeline.serving.traffic.replay import TraceRow
-from ridgeline.serving.traffic.session_tree import Turn, agents
 from ridgeline.serving.traffic.texts import Text, TextsByBlock
+from ridgeline.serving.traffic.turn_order import Turn, agents
 
 _BLOCK_TOKENS = 64
 # English text in current tokenizers; only used where a trace holds text and no lengths.
