@@ -118,6 +118,7 @@ def test_a_chat_grows_by_what_was_said(tmp_path: Path) -> None:
     assert [row.after for row in read.rows] == [(), (0,), ()]
     assert read.answers_stay
     assert read.rows[2].session is None
+    assert read.notes == ("2 conversations without a prompt and its answer, left out",)
 
 
 def test_azures_csv_is_read(tmp_path: Path) -> None:

@@ -132,9 +132,11 @@ def chats(recording: Recording) -> list[TraceRow]:
     for number, (_, entry) in enumerate(recording.entries):
         said = first_of(entry, "conversations", "conversation") if isinstance(entry, dict) else None
         turns = _spoken(said if isinstance(said, list) else [])
-        if len(turns) == 1:
+        if not turns:
+            recording.note("conversation", "without a prompt and its answer, left out")
+        elif len(turns) == 1:
             rows.append(TraceRow(*turns[0]))
-        elif turns:
+        else:
             text = Text(number)
             for place, (inputs, outputs) in enumerate(turns):
                 after = (len(rows) - 1,) if place else ()

@@ -7,6 +7,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ FINISHED = "Finish: obj="
 
 
 class Recording:
-    """`entries`: where each stands, and its fields. A row that is bad by itself is skipped and counted; a file whose
-    structure is damaged is refused."""
+    """`entries`: where each stands, and its fields; read once, `opening` being the first of them. A row that is bad by
+    itself is skipped and counted; a file whose structure is damaged is refused."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +35,9 @@ class Recording:
         text = _text(path)
         if not text.strip():
             raise InputError(f"{path} is empty; {SHAPES}")
-        self.entries: list[tuple[str, Any]] = list(self._taken_apart(text))
+        entries = self._taken_apart(text)
+        self.opening = list(islice(entries, 20))
+        self.entries: Iterator[tuple[str, Any]] = chain(self.opening, entries)
 
     def skip(self, where: str, why: str) -> None:
         """`why` goes on after the word request."""

@@ -26,12 +26,13 @@ PREFIX_BLOCK_TOKENS = 512
 def read_trace(path: Path) -> Replay:
     """The requests of a trace file, in order of time where all have one."""
     recording = Recording(path)
-    rows = _reader(recording)(recording)
+    reader = _reader(recording)
+    rows = reader(recording)
     if not rows:
         raise recording.refuse_empty()
     if all(row.at_s is not None for row in rows):
         rows = in_order(rows, sorted(range(len(rows)), key=lambda place: rows[place].at_s or 0.0))
-    return Replay(tuple(rows), str(path), _reader(recording) is chats, recording.notes())
+    return Replay(tuple(rows), str(path), reader is chats, recording.notes())
 
 
 def _lengths(recording: Recording) -> list[TraceRow]:
@@ -86,7 +87,7 @@ _READERS: dict[str, Callable[[Recording], list[TraceRow]]] = {
 
 
 def _reader(recording: Recording) -> Callable[[Recording], list[TraceRow]]:
-    for _, fields in recording.entries[:100]:
+    for _, fields in recording.opening:
         if isinstance(fields, dict):
             for name, reader in _READERS.items():
                 if name in fields:
