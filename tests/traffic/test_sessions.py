@@ -145,6 +145,8 @@ def test_spans_of_a_conversation_wait_for_the_answers_before_them(tmp_path: Path
         assert [row.think_s for row in read.rows] == pytest.approx([0.0, 2.0, 2.5, 1.0, 1.0])
         assert [_share(read.rows, n, n + 1) for n in range(4)] == [1000, 1010, 1600, 500]
         assert read.notes == ("1 span around the requests that it sums up, left out",)
+    again = _read(tmp_path, _span("a", 1.0, 2.0, 10), _span("a", 1.0, 2.0, 10))
+    assert (len(again.rows), again.notes) == (1, ("1 span recorded twice, left out once",))
 
 
 def test_our_own_records_keep_their_sessions(tmp_path: Path) -> None:
@@ -269,3 +271,47 @@ def test_whatever_is_read_waits_for_earlier_rows_and_shares_no_more_than_there_i
         for one, other in pairwise(rows):
             assert 0 <= shared_tokens(one, other) <= min(one.input_tokens, other.input_tokens)
             assert shared_tokens(one, other) == shared_tokens(other, one)
+
+
+_ANYTHING = st.none() | st.booleans() | st.integers(-9, 99) | st.floats(-9, 9e30) | st.text(max_size=3)
+_JSON = _ANYTHING | st.lists(_ANYTHING, max_size=2) | st.dictionaries(st.text(max_size=2), _ANYTHING, max_size=2)
+_LINES: list[dict[str, Any]] = [
+    _agent("a", 0.0, 640),
+    _weka(_ask(0.0, [1, 2])),
+    _span("a", 1.0, 2.0, 100),
+    {"conversations": [{"from": "human", "value": "x"}, {"from": "gpt", "value": "y"}]},
+    {
+        "scheduled_s": 1.0,
+        "sent_s": 1.0,
+        "end_s": 2.0,
+        "input_tokens": 5,
+        "output_tokens": 3,
+        "session": 0,
+        "status": "ok",
+    },
+    {"event": "request.finished", "timestamp": "2026-05-20T08:02:44", "out": {"meta_info": {"prompt_tokens": 5}}},
+    {"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]},
+    {"resourceSpans": [{"scopeSpans": [{"spans": [_span("a", 1.0, 2.0, 100)]}]}]},
+]
+
+
+def _spoiled(value: Any, chance: random.Random, by: Any) -> Any:
+    """The same with one of its parts, somewhere within, replaced."""
+    if not isinstance(value, dict | list) or not value or chance.random() < 0.2:
+        return by
+    if isinstance(value, list):
+        place = chance.randrange(len(value))
+        return [_spoiled(part, chance, by) if n == place else part for n, part in enumerate(value)]
+    name = chance.choice(sorted(value))
+    return value | {name: _spoiled(value[name], chance, by)}
+
+
+@given(st.sampled_from(_LINES), st.lists(st.tuples(st.randoms(), _JSON), min_size=1, max_size=3))
+def test_nothing_but_a_refusal_comes_of_spoiled_lines(
+    tmp_path_factory: pytest.TempPathFactory, line: dict[str, Any], spoiled: list[tuple[random.Random, Any]]
+) -> None:
+    lines = [line, *(_spoiled(line, chance, by) for chance, by in spoiled)]
+    try:
+        assert _read(tmp_path_factory.getbasetemp(), *lines).rows
+    except InputError as refused:
+        assert "trace.jsonl" in str(refused)

@@ -6,7 +6,16 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.serving.traffic.recording import Recording, block_size, blocks_fit, first_of, seconds_of, tokens_of
+from ridgeline.serving.traffic.recording import (
+    Recording,
+    block_size,
+    blocks_fit,
+    first_of,
+    object_at,
+    seconds_of,
+    session_name,
+    tokens_of,
+)
 from ridgeline.serving.traffic.replay import TraceRow
 from ridgeline.serving.traffic.texts import Text, TextsByBlock
 from ridgeline.serving.traffic.turn_order import Turn, agents
@@ -43,8 +52,8 @@ def agent_sessions(recording: Recording) -> list[TraceRow]:
     prompts: dict[Hashable, _Prompts] = {}
     turns: list[Turn] = []
     for where, fields in recording.entries:
-        session = _fields(where, fields).get("session")
-        if not isinstance(session, str | int):
+        session, parent = (session_name(where, name, fields.get(name)) for name in ("session", "parent"))
+        if session is None:
             raise InputError(f"{where}: names no session; give each line the session that it belongs to")
         known, size = prompts.setdefault(session, _Prompts()), block_size(where, fields, _BLOCK_TOKENS)
         inputs, blocks = tokens_of(fields.get("input_length")), tokens_of(fields.get("blocks"))
@@ -59,7 +68,7 @@ def agent_sessions(recording: Recording) -> list[TraceRow]:
             known.unknown(0)
         else:
             text = known.next(len(turns), blocks, shared, size)
-            turns += _turn(recording, where, fields, session, fields.get("parent"), inputs, text)
+            turns += _turn(recording, where, fields, session, parent, inputs, text)
     return agents(turns, recording)
 
 
@@ -69,7 +78,7 @@ def weka_traces(recording: Recording) -> list[TraceRow]:
     turns: list[Turn] = []
     texts: TextsByBlock | None = None
     for number, (where, trace) in enumerate(recording.entries):
-        requests = _fields(where, trace).get("requests")
+        requests = trace.get("requests")
         if not isinstance(requests, list):
             raise InputError(f"{where}: requests must be a list, one object for each request")
         size = block_size(where, trace, _BLOCK_TOKENS)
@@ -89,9 +98,9 @@ def _weka_requests(
     from_s: float, scope: int, texts: TextsByBlock,
 ) -> list[Turn]:  # fmt: skip
     turns: list[Turn] = []
-    for place, fields in enumerate(requests):
-        here = f"{where}: request {'.'.join(map(str, (*session[1:], place)))}"
-        start_s = seconds_of(here, "t", _fields(here, fields).get("t"))
+    for place, found in enumerate(requests):
+        here, fields = object_at(f"{where}: request {'.'.join(map(str, (*session[1:], place)))}", found)
+        start_s = seconds_of(here, "t", fields.get("t"))
         if fields.get("type") == "subagent":
             within = fields.get("requests")
             if not isinstance(within, list):
@@ -130,7 +139,7 @@ def chats(recording: Recording) -> list[TraceRow]:
     """ShareGPT: what human and gpt said. Each answer is a request, whose prompt is all that was said before."""
     rows: list[TraceRow] = []
     for number, (_, entry) in enumerate(recording.entries):
-        said = first_of(entry, "conversations", "conversation") if isinstance(entry, dict) else None
+        said = first_of(entry, "conversations", "conversation")
         turns = _spoken(said if isinstance(said, list) else [])
         if not turns:
             recording.note("conversation", "without a prompt and its answer, left out")
@@ -159,9 +168,3 @@ def _spoken(said: Sequence[Any]) -> list[tuple[int, int]]:
             turns.append((context, tokens))
         context, asked = context + tokens, not answer
     return turns
-
-
-def _fields(where: str, found: Any) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
-        raise InputError(f"{where}: expected an object, found {type(found).__name__}")
-    return found

@@ -35,9 +35,9 @@ class Recording:
         text = _text(path)
         if not text.strip():
             raise InputError(f"{path} is empty; {SHAPES}")
-        entries = self._taken_apart(text)
+        entries = (object_at(where, found) for where, found in self._taken_apart(text))
         self.opening = list(islice(entries, 20))
-        self.entries: Iterator[tuple[str, Any]] = chain(self.opening, entries)
+        self.entries: Iterator[tuple[str, Mapping[str, Any]]] = chain(self.opening, entries)
 
     def skip(self, where: str, why: str) -> None:
         """`why` goes on after the word request."""
@@ -115,6 +115,12 @@ def _is_json(line: str) -> bool:
     return True
 
 
+def object_at(where: str, found: Any) -> tuple[str, Mapping[str, Any]]:
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: expected an object, found {type(found).__name__}; {SHAPES}")
+    return where, found
+
+
 def first_of(fields: Mapping[str, Any], *names: str) -> Any:
     """The value of the first of these names that has one."""
     return next((fields[name] for name in names if fields.get(name) is not None), None)
@@ -138,6 +144,12 @@ def seconds_of(where: str, name: str, value: Any) -> float | None:
 def blocks_fit(blocks: int, tokens: int, block_tokens: int) -> bool:
     """Whether so many blocks hold a prompt, or what fills whole blocks of it."""
     return blocks in (tokens // block_tokens, -(-tokens // block_tokens))
+
+
+def session_name(where: str, field: str, value: Any) -> str | int | None:
+    if value is not None and not isinstance(value, str | int):
+        raise InputError(f"{where}: {field} is {value!r}; name a session by a word or a number")
+    return value
 
 
 def block_size(where: str, fields: Mapping[str, Any], usual: int) -> int:

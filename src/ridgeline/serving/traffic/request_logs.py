@@ -10,7 +10,15 @@ from datetime import datetime
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.serving.traffic.recording import FINISHED, Recording, first_of, seconds_of, tokens_of
+from ridgeline.serving.traffic.recording import (
+    FINISHED,
+    Recording,
+    first_of,
+    object_at,
+    seconds_of,
+    session_name,
+    tokens_of,
+)
 from ridgeline.serving.traffic.replay import TraceRow
 from ridgeline.serving.traffic.turn_order import Turn, conversations
 
@@ -26,7 +34,10 @@ def spans(recording: Recording) -> list[TraceRow]:
     above: dict[str, str] = {}
     for where, found in recording.entries:
         for span in _spans_in(where, found):
-            name = str(first_of(span, "spanId", "span_id"))
+            name = str(first_of(span, "spanId", "span_id") or f"unnamed {len(above)}")
+            if name in turns:
+                recording.note("span", "recorded twice, left out once")
+                continue
             above[name] = str(first_of(span, "parentSpanId", "parent_span_id", "parent_id") or "")
             values = _attributes(where, span.get("attributes"))
             inputs, outputs = tokens_of(first_of(values, *_INPUT)), tokens_of(first_of(values, *_OUTPUT))
@@ -38,9 +49,9 @@ def spans(recording: Recording) -> list[TraceRow]:
             elif end_s < start_s:
                 raise InputError(f"{where}: span {name} ends before it begins; its clock went back")
             else:
-                session = first_of(values, "gen_ai.conversation.id") or first_of(span, "traceId", "trace_id") or name
+                talk = first_of(values, "gen_ai.conversation.id") or first_of(span, "traceId", "trace_id") or name
                 cached = tokens_of(first_of(values, *_CACHED)) or 0
-                turns[name] = Turn(where, session, inputs, outputs, start_s, end_s, cached_tokens=min(cached, inputs))
+                turns[name] = Turn(where, str(talk), inputs, outputs, start_s, end_s, cached_tokens=min(cached, inputs))
     for name in list(turns):
         seen, outer = {name}, above[name]
         while outer in above:
@@ -54,9 +65,7 @@ def spans(recording: Recording) -> list[TraceRow]:
     return conversations([_from(turn, first_s) for turn in turns.values()])
 
 
-def _spans_in(where: str, found: Any) -> Iterator[Mapping[str, Any]]:
-    if not isinstance(found, dict):
-        raise InputError(f"{where}: expected a span, or an object with resourceSpans")
+def _spans_in(where: str, found: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     groups = first_of(found, "resourceSpans", "resource_spans")
     if groups is None:
         yield found
@@ -64,7 +73,7 @@ def _spans_in(where: str, found: Any) -> Iterator[Mapping[str, Any]]:
     try:
         for group in groups:
             for scope in first_of(group, "scopeSpans", "scope_spans") or ():
-                yield from scope.get("spans", ())
+                yield from (object_at(where, span)[1] for span in scope.get("spans", ()))
     except (AttributeError, TypeError):
         raise InputError(f"{where}: resourceSpans must hold lists of scopeSpans, and these lists of spans") from None
 
@@ -101,7 +110,7 @@ def own_records(recording: Recording) -> list[TraceRow]:
         inputs, outputs = tokens_of(found.get("input_tokens")), tokens_of(found.get("output_tokens"))
         names = ("scheduled_s", "sent_s", "end_s")
         scheduled_s, sent_s, end_s = (seconds_of(where, name, found.get(name)) for name in names)
-        session = found.get("session")
+        session = session_name(where, "session", found.get("session"))
         if inputs is None or outputs is None:
             raise InputError(f"{where}: needs whole numbers input_tokens and output_tokens")
         if found.get("status", "ok") != "ok":
@@ -128,10 +137,11 @@ def sglang_log(recording: Recording) -> list[TraceRow]:
     rows: list[TraceRow] = []
     for where, found in recording.entries:
         if "log" in found:
-            meta, stamp = _meta_of_line(found["log"])
+            meta, stamp = _meta_of_line(str(found["log"]))
         elif found.get("event") == "request.finished":
-            out = found.get("out")
-            meta, stamp = (out.get("meta_info") or {}) if isinstance(out, dict) else {}, found.get("timestamp")
+            _, out = object_at(f"{where}: out", found.get("out"))
+            _, meta = object_at(f"{where}: meta_info", out.get("meta_info"))
+            stamp = found.get("timestamp")
         else:
             continue
         inputs, outputs = tokens_of(meta.get("prompt_tokens")), tokens_of(meta.get("completion_tokens"))
@@ -139,15 +149,15 @@ def sglang_log(recording: Recording) -> list[TraceRow]:
             recording.skip(where, "without lengths in the log")
             continue
         end_s = meta.get("response_sent_to_client_ts")
-        if end_s is None and stamp:
-            end_s = datetime.fromisoformat(stamp).timestamp()
+        if end_s is None:
+            end_s = _clock_s(stamp)
         took_s = seconds_of(where, "e2e_latency", meta.get("e2e_latency")) or 0.0
         at_s = seconds_of(where, "the time of the answer", end_s)
         rows.append(TraceRow(max(1, inputs), max(1, outputs), None if at_s is None else at_s - took_s))
     return _from_zero(rows)
 
 
-def _meta_of_line(line: str) -> tuple[dict[str, Any], str | None]:
+def _meta_of_line(line: str) -> tuple[Mapping[str, Any], str | None]:
     # the answer's own words may hold anything; what SGLang says of it comes last
     _, _, out = line.partition(FINISHED)[2].rpartition("'meta_info': ")
     stamp = _STAMP.match(line)
@@ -160,16 +170,19 @@ def azure(recording: Recording) -> list[TraceRow]:
     rows: list[TraceRow] = []
     for where, found in recording.entries:
         inputs, outputs = tokens_of(found.get("ContextTokens")), tokens_of(found.get("GeneratedTokens"))
-        try:
-            # they carry seven digits of a second, and some of the releases a time zone
-            at_s = datetime.fromisoformat(found["TIMESTAMP"]).timestamp()
-        except (KeyError, TypeError, ValueError):
-            at_s = None
+        at_s = _clock_s(found.get("TIMESTAMP"))
         if inputs is None or outputs is None or at_s is None:
             recording.skip(where, "without a length or a time")
         else:
             rows.append(TraceRow(max(1, inputs), max(1, outputs), at_s))
     return _from_zero(rows)
+
+
+def _clock_s(stamp: Any) -> float | None:
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
 
 
 def _from_zero(rows: list[TraceRow]) -> list[TraceRow]:

@@ -41,8 +41,6 @@ def _lengths(recording: Recording) -> list[TraceRow]:
     texts: TextsByBlock | None = None
     rows: list[TraceRow] = []
     for where, fields in recording.entries:
-        if not isinstance(fields, dict):
-            raise InputError(f"{where}: expected an object with input_length and output_length")
         found = (first_of(fields, "input_length", "input_tokens"), first_of(fields, "output_length", "output_tokens"))
         inputs, outputs = map(tokens_of, found)
         at_s, hashes = fields.get("at_s"), fields.get("hash_ids") or ()
@@ -88,8 +86,7 @@ _READERS: dict[str, Callable[[Recording], list[TraceRow]]] = {
 
 def _reader(recording: Recording) -> Callable[[Recording], list[TraceRow]]:
     for _, fields in recording.opening:
-        if isinstance(fields, dict):
-            for name, reader in _READERS.items():
-                if name in fields:
-                    return reader
+        for name, reader in _READERS.items():
+            if name in fields:
+                return reader
     return _lengths

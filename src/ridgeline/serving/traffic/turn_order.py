@@ -42,7 +42,7 @@ def agents(turns: Sequence[Turn], recording: Recording) -> list[TraceRow]:
     its last answer waits for it. Where the times do not tell, it is a session of its own.
     """
     chains, parents = _chains(turns, recording)
-    _refuse_cycles(parents, chains)
+    depths = _depths(parents, chains)
     kept = [turn for chain in chains.values() for turn in chain]
     place = {id(turn): number for number, turn in enumerate(kept)}
     after: list[list[int]] = [[] for _ in kept]
@@ -50,12 +50,6 @@ def agents(turns: Sequence[Turn], recording: Recording) -> list[TraceRow]:
     for chain in chains.values():
         for before, turn in pairwise(chain):
             after[place[id(turn)]].append(place[id(before)])
-
-    def depth(session: Hashable) -> int:
-        parent = parents[session]
-        return 0 if parent not in chains else 1 + depth(parent)
-
-    depths = {session: depth(session) for session in chains}
     for session in sorted(chains, key=depths.__getitem__):
         chain, parent = chains[session], parents[session]
         root[session] = session
@@ -137,7 +131,9 @@ def _chains(turns: Sequence[Turn], recording: Recording) -> tuple[dict[Hashable,
     return chains, parents
 
 
-def _refuse_cycles(parents: dict[Hashable, Hashable], chains: dict[Hashable, list[Turn]]) -> None:
+def _depths(parents: dict[Hashable, Hashable], chains: dict[Hashable, list[Turn]]) -> dict[Hashable, int]:
+    """How many sessions of the file stand above each."""
+    found: dict[Hashable, int] = {}
     for session in chains:
         seen, above = {session}, parents[session]
         while above in chains:
@@ -148,6 +144,8 @@ def _refuse_cycles(parents: dict[Hashable, Hashable], chains: dict[Hashable, lis
                 )
             seen.add(above)
             above = parents[above]
+        found[session] = len(seen) - 1
+    return found
 
 
 def _asked_by(first: Turn, parent: Sequence[Turn]) -> Turn | None:
