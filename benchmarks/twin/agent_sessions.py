@@ -190,9 +190,7 @@ def main() -> None:
     words = arguments().parse_args()
     found = list(runs(words.folder, words))
     print("              TTFT p50, s       TPOT p50, ms    requests/s       hit, %          host, %")
-    print(
-        "users tier   meas.    twin     meas.  twin     meas.  twin     meas.  twin     meas.  twin   sent back  CPU"
-    )
+    print("users tier   meas.    twin     meas.  twin     meas.  twin     meas.  twin     meas.  twin   sent back  CPU")
     for run in found:
         m, p = run.measured, run.predicted
         print(

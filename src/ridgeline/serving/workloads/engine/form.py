@@ -57,7 +57,7 @@ class TrafficForm(Form):
         Text,
         Accepts(
             "sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, "
-            "lognormal:IN:OUT[:SIGMA], or the name of a trace beside the study"
+            "lognormal:IN:OUT[:SIGMA], sessions:agent, sessions:chat, or the name of a trace beside the study"
         ),
     ] = Field(default="sharegpt", description="Where the lengths of prompts and answers come from.")
     requests: Annotated[int | None, ValueUnit("requests"), DefaultText("1000; the twin takes all of a trace")] = Field(
