@@ -114,6 +114,7 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
         7: (NO_LOAD_TOO_MUCH, SERVER, "--find-goodput", "--slo", "ttft_p95_ms=2000"),
     },
     "twin import": {0: ("bench.json",), 2: ("oom.log",)},
+    "twin sessions": {0: ("sessions:chat",), 2: ("nowhere.jsonl",)},
     "site preflight": {2: ("better.yaml",)},
     "model make": {0: ("llama-8b", "made"), 2: ("no-such-shape", "made")},
     "plan": {

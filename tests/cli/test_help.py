@@ -144,7 +144,7 @@ GROUPS = {
     "ci": "gate bisect",
     "site": "check list schema grant preflight",
     "site grant": "show create top-up release",
-    "twin": "simulate explain calibrate import serve",
+    "twin": "simulate explain calibrate import sessions serve",
     "plan": "fleet memory layouts hardware",
     "model": "show list make",
     "service": "check render up status drain undrain restart down keep rehearse",

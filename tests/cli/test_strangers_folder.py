@@ -42,7 +42,7 @@ OTHERS = {
     *("study edge", "study scale", "study steps", "ci gate", "ci bisect"),
     *("site check", "site list", "site schema", "site preflight"),
     *(f"site grant {verb}" for verb in ("show", "create", "top-up", "release")),
-    *(f"twin {verb}" for verb in ("simulate", "explain", "calibrate", "import", "serve")),
+    *(f"twin {verb}" for verb in ("simulate", "explain", "calibrate", "import", "sessions", "serve")),
     *("plan", "plan fleet", "plan memory", "plan layouts", "plan hardware"),
     *("model show", "model list", "model make"),
     *(f"service {verb}" for verb in ("check", "render", "up", "status", "drain", "undrain", "restart", "down")),

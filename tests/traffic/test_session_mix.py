@@ -11,9 +11,9 @@ import pytest
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.replay import by_session
 from ridgeline.serving.traffic.session_mix import AGENT, CHAT, SessionMix, fit, parse_sessions
-from ridgeline.serving.traffic.session_statistics import shared_tokens, statistics, turn_before
 from ridgeline.serving.traffic.traces import read_trace
 from ridgeline.serving.traffic.traffic import cut_short, dataset_of, parse_traffic
+from ridgeline.serving.traffic.turn_statistics import shared_tokens, statistics, turn_before
 from tests.command_line import ridgeline
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.replay import Replay, TraceRow, in_order, repeated
-from ridgeline.serving.traffic.session_statistics import shared_tokens
 from ridgeline.serving.traffic.traces import read_trace
+from ridgeline.serving.traffic.turn_statistics import shared_tokens
 
 
 def _read(folder: Path, *lines: Any) -> Replay:

@@ -12,9 +12,9 @@ from pathlib import Path
 from ridgeline.errors import InputError, did_you_mean
 from ridgeline.records.exhibit import TextTable
 from ridgeline.serving.traffic.replay import Replay, TraceRow, by_session
-from ridgeline.serving.traffic.session_statistics import beside, quantiles, shared_tokens, statistics, turn_before
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traces import read_trace
+from ridgeline.serving.traffic.turn_statistics import beside, quantiles, shared_tokens, statistics, turn_before
 
 _SHARES = (0.0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _GOLDEN = 0.6180339887498949  # successive multiples of it fill 0 to 1 evenly, however many there are

@@ -22,7 +22,7 @@ def sessions(
 
     `--traffic sessions:FILE` sends such sessions, as many as you like; what of the file could not be used is counted.
 
-    Example: ridgeline twin sessions trace.jsonl
+    Example: ridgeline twin sessions sessions:agent
     """
     seen = session_mix.look_at(traffic)
     print(json_text(seen.as_json()) if as_json else _text(seen.shown()))
