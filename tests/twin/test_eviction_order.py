@@ -424,9 +424,12 @@ def test_pool_and_cache_agree_after_every_event(kind: type[Engine], seed: int) -
         for n in range(60)
     ]
     hits = ended = 0
-    for _ in range(5_000):
+    for turn in range(5_000):
         if todo and draw.random() < 0.3:
             one.submit(todo.pop(), one.clock)
+        if turn % 50 == 49 and (there := [*(r for _, _, r in one.running), *one.chunked, *one.waiting]):
+            abort(one, draw.choice(there))
+            ended += 1
         done = one.advance(one.clock + draw.choice([1, 3, 1e9]))
         ended += len(done)
         hits += sum(r.first_cached or 0 for r in done)

@@ -47,7 +47,8 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"{SGLANG.costs.accept_s * 1e3:g} ms SGLang, {VLLM.costs.accept_s * 1e3:g} ms vLLM; "
         f"+{SGLANG.costs.ranks_accept_s * 1e3:g} and +{VLLM.costs.ranks_accept_s * 1e3:g} ms",
         f"{priors.TOKENISE_S * 1e6:g} us a prompt token",
-        f"{SGLANG.costs.hand_over_s * 1e6:g} us a prompt token SGLang, {VLLM.costs.hand_over_s * 1e6:g} us vLLM",
+        f"{SGLANG.costs.hand_over_s * 1e6:g} us a prompt token SGLang; vLLM {VLLM.costs.hand_over_s * 1e6:g} us, and "
+        f"{VLLM.costs.computed_s * 1e6:g} us more of one that no cache has",
         f"{SGLANG.costs.stream_s * 1e6:g} us a stream and step",
         f"(2 x {calibration.UNCALIBRATED_SPREAD:g}^2",
         f"{reach.APART_SPREAD:g}^2 more (TTFT {reach.APART_TTFT_SPREAD:g}^2)",

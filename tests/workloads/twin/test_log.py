@@ -73,7 +73,9 @@ def test_a_pool_never_holds_more_than_it_has(tmp_path: Path, layout: str, load: 
     assert max(shares) <= 1.0
     assert min(shares) >= 0.0
     assert said and max(said) <= 1.0
-    assert max(said) > 0.15, "a pool of this size is used"
+    # eight prompts that are shared are there once, however many read them: 32,768 tokens of 16 pools
+    least = 0.04 if (load, layout) == ("shared prompts", "attention DP") else 0.15
+    assert max(said) > least, "a pool of this size is used"
     assert max(said) <= max(shares) + 0.01, "the log says what the scheduler kept account of"
 
 

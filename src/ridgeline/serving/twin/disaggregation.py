@@ -122,6 +122,10 @@ class PrefillEngine(Engine):
             budget, room_tokens = budget - piece, room_tokens - whole
         return taken
 
+    def read_no_more(self, request: Request, answer_tokens: int = 0) -> None:
+        if self.caches and request.held and request.arrival.text is not None:
+            self.caches[request.rank].release(request.arrival.text, request.cached)
+
     def _finish(self, request: Request) -> None:
         if self.caches and request.arrival.text is not None:
             cache = self.caches[request.rank]

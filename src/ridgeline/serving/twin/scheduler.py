@@ -68,13 +68,17 @@ class Engine:
         return not (self.waiting or self.running or self.chunked)
 
     @property
+    def held_tokens(self) -> float:
+        """Tokens in the pool that requests hold: what several read is there once, but each counts it as `used_tokens`,
+        to all of which it attends."""
+        if self.cache is None:
+            return self.used_tokens
+        return self.used_tokens - self.in_cache_tokens + self.cache.locked_tokens
+
+    @property
     def _free_tokens(self) -> float:
         """Room in the pool; what is cached and read by nobody counts, since it goes when it has to."""
-        free = self.pool_tokens - self.used_tokens - self.promised_tokens
-        if self.in_cache_tokens:
-            assert self.cache is not None
-            free += self.in_cache_tokens - self.cache.locked_tokens  # what several read is there once
-        return free
+        return self.pool_tokens - self.held_tokens - self.promised_tokens
 
     def submit(self, request: Request, at_s: float) -> None:
         if self.idle:
@@ -237,7 +241,7 @@ class Engine:
             self._keep(request)
             if request.todo == 0:
                 self._first_token(request, ended)
-        self.usage.append((self.clock, self.used_tokens))
+        self.usage.append((self.clock, self.held_tokens))
         return ended
 
     def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
@@ -314,7 +318,7 @@ class Engine:
             self.share = max(self._least_share, self.share - self._share_fall * steps)
         self.blocked_by_kv = False
         ended = self._endings() if self.running[0][0] <= self.step_number else []
-        self.usage.append((self.clock, self.used_tokens))
+        self.usage.append((self.clock, self.held_tokens))
         return ended
 
     def _hand_over(self, step_s: float, steps: int, batch: int) -> None:
@@ -369,6 +373,9 @@ class Engine:
             self.used_tokens -= (self.step_number - request.joined_step) * self.applied.accept_length
         request.held = 0
         self.blocked_by_kv = False
+        self.read_no_more(request, answer_tokens)
+
+    def read_no_more(self, request: Request, answer_tokens: int = 0) -> None:
         if self.cache is not None and (request.in_cache or answer_tokens):
             self._leave_in_cache(self.cache, request, answer_tokens)
 

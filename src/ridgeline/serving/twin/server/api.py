@@ -115,7 +115,7 @@ class Api:
         return Gauges(
             running=sum(len(e.running) for e in engines),
             waiting=sum(e.load - len(e.running) for e in engines),
-            used_tokens=int(sum(e.used_tokens for e in engines)),
+            used_tokens=int(sum(e.held_tokens for e in engines)),
             pool_tokens=sum(e.pool_tokens for e in engines),
             output_tok_s=(last - first) / (last_s - first_s) if last_s > first_s else 0.0,
             retractions=sum(e.retractions for e in engines),
@@ -271,10 +271,10 @@ class Api:
                 "num_reqs": live.engine.load,
                 "num_running_reqs": len(live.engine.running),
                 "num_waiting_reqs": live.engine.load - len(live.engine.running),
-                "num_tokens": int(live.engine.used_tokens),
-                "num_used_tokens": int(live.engine.used_tokens),
+                "num_tokens": int(live.engine.held_tokens),
+                "num_used_tokens": int(live.engine.held_tokens),
                 "max_total_num_tokens": live.engine.pool_tokens,
-                "token_usage": live.engine.used_tokens / live.engine.pool_tokens,
+                "token_usage": live.engine.held_tokens / live.engine.pool_tokens,
             }
             for n, live in enumerate(self.role.engines)
         ]

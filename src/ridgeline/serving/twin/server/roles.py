@@ -112,6 +112,7 @@ def abort(engine: Engine, request: Request) -> None:
 
 
 def _forget(engine: Engine, request: Request) -> None:
+    engine.read_no_more(request)
     engine.used_tokens -= request.held
     engine.load -= 1
 
