@@ -92,18 +92,20 @@ def test_a_mooncake_trace_keeps_its_times_and_prefixes(tmp_path: Path):
     trace = tmp_path / "trace.jsonl"
     lines = [
         {"timestamp": 3000, "input_length": 1024, "output_length": 5, "hash_ids": [7, 9]},
-        {"timestamp": 1000, "input_length": 600, "output_length": 0, "hash_ids": [7]},
+        {"timestamp": 1000, "input_length": 600, "output_length": 0, "hash_ids": [7, 8]},
     ]
     trace.write_text("\n".join(json.dumps(line) for line in lines))
     traffic = parse_traffic(str(trace))
     first, second = traffic.arrivals()
     assert isinstance(traffic.pace, AsRecorded)
-    assert (first.at_s, first.input_tokens, first.output_tokens, first.prefix_hashes) == (0.0, 600, 1, (7,))
-    assert (second.at_s, second.prefix_hashes) == (2.0, (7, 9))
+    assert (first.at_s, first.input_tokens, first.output_tokens) == (0.0, 600, 1)
+    assert second.at_s == 2.0
+    assert first.text is not None
+    assert (first.text.parent, first.text.start) == (second.text, 512)
     assert [a.at_s for a in parse_traffic(str(trace), concurrency=1).arrivals()] == [0.0, 0.0]
 
 
-def test_sharegpt_json_gives_lengths_of_the_first_two_turns(tmp_path: Path):
+def test_sharegpt_json_gives_lengths_of_each_answer(tmp_path: Path):
     file = tmp_path / "sharegpt.json"
     turns = [{"from": "human", "value": "x" * 40}, {"from": "gpt", "value": "y" * 80}, {"from": "human", "value": "z"}]
     file.write_text(json.dumps([{"conversations": turns}, {"conversations": turns[:1]}]))
@@ -139,7 +141,12 @@ def test_bad_words_are_refused_with_what_works(words: str, options: dict, says: 
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "empty"), ("{", ":1: not JSON"), ('{"input_length": 5}', ":1: needs whole numbers"), ("[]", "no request")],
+    [
+        ("", "empty"),
+        ("{", ":1: not JSON"),
+        ('{"input_length": 5}', ":1: .* without whole numbers"),
+        ("[]", "no request"),
+    ],
 )
 def test_bad_traces_are_refused_with_their_line(tmp_path: Path, text: str, says: str):
     file = tmp_path / "trace.jsonl"

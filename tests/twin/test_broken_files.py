@@ -66,7 +66,7 @@ def test_a_folder_is_no_trace(tmp_path: Path) -> None:
 
 def test_a_compressed_trace_is_read(tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl.gz").write_bytes(gzip.compress(b'{"input_length": 10, "output_length": 5}\n'))
-    assert read_trace(tmp_path / "trace.jsonl.gz")[0].input_tokens == 10
+    assert read_trace(tmp_path / "trace.jsonl.gz").rows[0].input_tokens == 10
 
 
 def test_a_compressed_log_gives_what_the_log_gives(tmp_path: Path) -> None:

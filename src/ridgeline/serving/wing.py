@@ -31,6 +31,7 @@ WING = Wing(
         "twin explain": (f"{_V}.explain:explain", "Show where an iteration's time goes and what bounds it."),
         "twin calibrate": (f"{_V}.calibrate:calibrate", "Fit the twin to a site from logs or measured rows."),
         "twin import": (f"{_V}.import_results:import_results", "Read result files of other load generators."),
+        "twin sessions": (f"{_V}.sessions:sessions", "Show the sessions of a trace, beside others drawn like them."),
         "twin serve": (f"{_V}.serve_twin:serve_twin", "Serve tokens with the twin's timing, to try routers."),
         "plan": (f"{_V}.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
         "plan fleet": (f"{_V}.memory:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),

@@ -1,4 +1,4 @@
-"""How long prompts and answers are: fixed, uniform, log-normal, like ShareGPT, or as a trace recorded them."""
+"""How long prompts and answers are: fixed, uniform, log-normal, like ShareGPT, in sessions, or as recorded."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from statistics import NormalDist
 
 from ridgeline.errors import InputError, did_you_mean
 from ridgeline.serving.traffic.replay import Replay, TraceRow
+from ridgeline.serving.traffic.session_mix import SessionMix, parse_sessions
 from ridgeline.serving.traffic.traces import read_trace
 
 # The published ShareGPT runs: 2000 prompts, 626,729 input and 388,685 output tokens.
@@ -111,7 +112,7 @@ def sharegpt(input_mean: float = _SHAREGPT_INPUT_MEAN, output_mean: float = _SHA
     return LogNormal(input_mean, output_mean, 1.1, 0.98, 2048, 1024)
 
 
-Lengths = Fixed | Uniform | LogNormal | Replay
+Lengths = Fixed | Uniform | LogNormal | SessionMix | Replay
 
 
 def parse_lengths(text: str) -> Lengths:
@@ -129,14 +130,17 @@ def parse_lengths(text: str) -> Lengths:
     if kind == "lognormal":
         values = _numbers(text, rest, 3) if rest.count(":") == 2 else [*_numbers(text, rest, 2), 1.0]
         return LogNormal(values[0], values[1], values[2], values[2])
+    if kind == "sessions":
+        return parse_sessions(text)
     path = Path(text)
     if not text or not os.path.exists(path):  # noqa: PTH110  pathlib raises for names no file can have
-        hint = did_you_mean(kind, ("sharegpt", "fixed", "uniform", "lognormal"))
+        hint = did_you_mean(kind, ("sharegpt", "fixed", "uniform", "lognormal", "sessions"))
         raise InputError(
             f"traffic {text!r} is neither a file nor one of sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, "
-            f"uniform:FROM-TO:FROM-TO, lognormal:IN:OUT[:SIGMA]{'; ' if hint else ''}{hint}"
+            "uniform:FROM-TO:FROM-TO, lognormal:IN:OUT[:SIGMA], sessions:agent, sessions:chat"
+            f"{'; ' if hint else ''}{hint}"
         )
-    return Replay(tuple(read_trace(path)), str(path))
+    return read_trace(path)
 
 
 def _uniform(text: str, rest: str) -> Uniform:

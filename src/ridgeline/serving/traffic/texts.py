@@ -7,7 +7,7 @@ Nobody stores the words: whoever needs them makes them from the text's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 
 class Text:
@@ -63,15 +63,19 @@ class TextsByBlock:
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
-        self._ids: dict[tuple[int, int], int] = {}
+        self._ids: dict[tuple[int, Hashable], int] = {}
         self._texts: list[Text] = []  # by block: the text in which it lies
+        self._ends: dict[Text, int] = {}  # its last block so far
         self._made = 0
 
     def __len__(self) -> int:
         return len(self._texts)
 
-    def text(self, names: Sequence[int], tokens: int) -> Text:
-        """The text of a prompt of so many tokens, as much as it shares with those asked for before."""
+    def text(self, names: Sequence[Hashable], tokens: int) -> Text:
+        """The text of a prompt of so many tokens, as much as it shares with those asked for before.
+
+        One that begins with all blocks of an earlier one, and has more, goes on in its text.
+        """
         ids, last, shared = self._ids, -1, 0
         for name in names:
             found = ids.get((last, name))
@@ -81,11 +85,15 @@ class TextsByBlock:
         parent = self._texts[last] if shared else None
         if parent is not None and shared == len(names) and shared * self.block_tokens >= tokens:
             return parent
-        text = Text(self._made, parent, shared * self.block_tokens)
-        self._made += 1
+        if parent is not None and shared < len(names) and self._ends[parent] == last:
+            text = parent
+        else:
+            text = Text(self._made, parent, shared * self.block_tokens)
+            self._made += 1
         for name in names[shared:]:
             block = len(self._texts)
             ids[(last, name)] = block
             self._texts.append(text)
             last = block
+        self._ends[text] = last
         return text

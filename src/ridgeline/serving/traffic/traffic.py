@@ -20,6 +20,7 @@ from ridgeline.serving.traffic.lengths import Uniform as Uniform
 from ridgeline.serving.traffic.lengths import sharegpt as sharegpt
 from ridgeline.serving.traffic.replay import Replay as Replay
 from ridgeline.serving.traffic.replay import TraceRow, by_session, in_order, turn_numbers
+from ridgeline.serving.traffic.session_mix import SessionMix
 from ridgeline.serving.traffic.texts import Text
 
 # Each is kept to the end of a run; more would fill a laptop's memory.
@@ -156,10 +157,11 @@ class Traffic:
         places: Sequence[int] = range(len(rows))
         if isinstance(self.pace, ClosedLoop) and self.rules.start_within:
             places = self._places(rows, self.pace.concurrency, rng)
-        if self.most_tokens is not None and isinstance(self.lengths, Replay):
+        if self.most_tokens is not None and isinstance(self.lengths, Replay | SessionMix):
             places = [p for p in places if rows[p].input_tokens + rows[p].output_tokens <= self.most_tokens]
         rows, turns = in_order(rows, places), [turns[p] for p in places]
-        times, stays = self._times(rows, rng), isinstance(self.lengths, Replay) and self.lengths.answers_stay
+        times = self._times(rows, rng)
+        stays = isinstance(self.lengths, Replay | SessionMix) and self.lengths.answers_stay
         longest_s = math.inf if self.rules.think_limit_s is None else self.rules.think_limit_s
         return [
             Arrival(
@@ -215,8 +217,8 @@ def parse_traffic(
     """Traffic from the words of the command line.
 
     `sharegpt`, `sharegpt:IN:OUT` (other means), `fixed:IN:OUT`, `uniform:FROM-TO:FROM-TO`, `lognormal:IN:OUT[:SIGMA]`,
-    or a trace file. Without a
-    rate or a concurrency a timed trace keeps its own times and everything else is sent at once.
+    `sessions:agent`, `sessions:chat`, `sessions:FILE`, or a trace file. Without a rate or a concurrency a timed trace
+    keeps its own times and everything else is sent at once.
     """
     if rate_s is not None and concurrency is not None:
         raise InputError("give a rate (open loop) or a concurrency (closed loop), not both")
@@ -259,6 +261,8 @@ def dataset_of(traffic: Traffic) -> str:
         return f"fixed:{lengths.input_tokens}:{lengths.output_tokens}"
     if isinstance(lengths, Uniform):
         return str(lengths)
+    if isinstance(lengths, SessionMix):
+        return lengths.words
     if not isinstance(lengths, LogNormal):
         return str(Path(lengths.source).absolute())
     if lengths == sharegpt():
@@ -288,5 +292,7 @@ def cut_short(traffic: Traffic, most: int) -> Traffic:
                 traffic, lengths=replace(lengths, output_mean=float(most), output_sigma=0.0, output_limit=most + 1)
             )
         return replace(traffic, lengths=replace(lengths, output_limit=min(lengths.output_limit, most)))
+    if isinstance(lengths, SessionMix):
+        return replace(traffic, lengths=replace(lengths, output_tokens=lengths.output_tokens.at_most(most)))
     rows = tuple(replace(row, output_tokens=min(row.output_tokens, most)) for row in lengths.rows)
     return replace(traffic, lengths=Replay(rows, lengths.source))

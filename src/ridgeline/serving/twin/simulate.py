@@ -23,6 +23,7 @@ from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.serving.traffic.replay import Replay
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
+from ridgeline.serving.traffic.session_mix import SessionMix
 from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
@@ -311,7 +312,7 @@ def within_context(traffic: Traffic, model: Model) -> tuple[Traffic, tuple[str, 
     beyond = [a for a in arrivals if a.input_tokens + a.output_tokens > context]
     if not beyond:
         return traffic, ()
-    recorded = isinstance(traffic.lengths, Replay)
+    recorded = isinstance(traffic.lengths, Replay | SessionMix)
     if isinstance(traffic.lengths, Fixed) or (recorded and len(beyond) == len(arrivals)):
         longest = max(beyond, key=lambda a: a.input_tokens + a.output_tokens)
         tokens = longest.input_tokens + longest.output_tokens

@@ -41,7 +41,8 @@ class BenchArguments:
     traffic: Annotated[
         str | None,
         typer.Option(
-            help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, lognormal:IN:OUT, or a trace file."
+            help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, lognormal:IN:OUT, "
+            "sessions:agent, or a trace file."
         ),
     ] = None
     input_tokens: Annotated[int, typer.Option(help="Prompt length without --traffic.")] = 128

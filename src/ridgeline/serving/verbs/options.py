@@ -39,7 +39,7 @@ TrafficText = Annotated[
     str,
     typer.Option(
         help="sharegpt, sharegpt:IN:OUT, fixed:IN:OUT, uniform:800-1000:100-200, "
-        "lognormal:IN:OUT[:SIGMA], or a trace file (JSONL, Mooncake, ShareGPT JSON)."
+        "lognormal:IN:OUT[:SIGMA], sessions:agent, sessions:chat, sessions:FILE, or a trace file of any known format."
     ),
 ]
 Slos = Annotated[

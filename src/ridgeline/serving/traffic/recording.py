@@ -1,0 +1,147 @@
+"""A trace file taken apart: one object for each line or entry, and a count of what could not be used."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ridgeline.errors import InputError
+from ridgeline.files import read_unzipped
+
+SHAPES = (
+    "a trace is JSONL with input_length and output_length in each line, or a ShareGPT JSON list of conversations; "
+    "docs/guides/predict-a-server.md lists all formats"
+)
+# Times in seconds stay below this for a thousand years; past it a clock no longer resolves a step.
+_LATEST_S = 1e11
+# How SGLang's --log-requests begins the line of a request that it has answered.
+FINISHED = "Finish: obj="
+
+
+class Recording:
+    """`entries`: where each stands, and its fields. A row that is bad by itself is skipped and counted; a file whose
+    structure is damaged is refused."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._noted: Counter[tuple[str, str]] = Counter()
+        self._first = ""
+        text = _text(path)
+        if not text.strip():
+            raise InputError(f"{path} is empty; {SHAPES}")
+        self.entries: list[tuple[str, Any]] = list(self._taken_apart(text))
+
+    def skip(self, where: str, why: str) -> None:
+        """`why` goes on after the word request."""
+        self._first = self._first or f"{where}: a request {why}"
+        self.note("request", f"{why}, left out")
+
+    def note(self, what: str, why: str) -> None:
+        self._noted[what, why] += 1
+
+    def notes(self) -> tuple[str, ...]:
+        return tuple(f"{n:,} {what}{'s' * (n > 1)} {why}" for (what, why), n in self._noted.items())
+
+    def refuse_empty(self) -> InputError:
+        why = f"{self._first}, and no other was left" if self._first else f"{self.path} holds no request"
+        return InputError(f"{why}; {SHAPES}")
+
+    def _taken_apart(self, text: str) -> Iterator[tuple[str, Any]]:
+        opening, first = text.lstrip()[:1], text.lstrip().partition("\n")[0]
+        if opening in "[{" and not _is_json(first):
+            try:
+                whole = json.loads(text)
+            except ValueError as bad:
+                if opening == "[" and FINISHED not in text:
+                    raise InputError(f"{self.path}: not JSON ({bad}); {SHAPES}") from None
+            else:
+                yield from self._whole(whole)
+                return
+        if opening == "[" and _is_json(first):
+            yield from self._whole(json.loads(text))
+        elif FINISHED in text and opening != "{":
+            yield from ((where, {"log": line}) for where, line in self._lines(text) if FINISHED in line)
+        elif first.startswith("TIMESTAMP,"):
+            rows = csv.DictReader(text.splitlines())
+            yield from ((f"{self.path}:{number}", row) for number, row in enumerate(rows, start=2))
+        else:
+            yield from self._json_lines(text)
+
+    def _whole(self, document: Any) -> Iterator[tuple[str, Any]]:
+        if not isinstance(document, list):
+            yield f"{self.path}", document
+        else:
+            yield from ((f"{self.path}: entry {n}", fields) for n, fields in enumerate(document, start=1))
+
+    def _lines(self, text: str) -> Iterator[tuple[str, str]]:
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                yield f"{self.path}:{number}", line
+
+    def _json_lines(self, text: str) -> Iterator[tuple[str, Any]]:
+        lines = list(self._lines(text))
+        for place, (where, line) in enumerate(lines):
+            try:
+                yield where, json.loads(line)
+            except ValueError as bad:
+                if 0 < place == len(lines) - 1 and not text.endswith("\n"):
+                    self.note("half line", "at the end left out, as a killed writer leaves it")
+                    return
+                raise InputError(f"{where}: not JSON ({bad}); a trace holds one JSON object per line") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_unzipped(path).decode("utf-8-sig")
+    except UnicodeDecodeError as bad:
+        raise InputError(f"{path}: not UTF-8 text ({bad.reason} at byte {bad.start}); {SHAPES}") from None
+    except OSError as bad:
+        raise InputError(f"{path}: cannot be read ({bad.strerror or bad}); {SHAPES}") from None
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def first_of(fields: Mapping[str, Any], *names: str) -> Any:
+    """The value of the first of these names that has one."""
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
+
+
+def tokens_of(value: Any) -> int | None:
+    """A count of tokens, also one written as text; None for anything else."""
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def seconds_of(where: str, name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST_S:
+        raise InputError(f"{where}: {name} is {value!r}, which is not a time; give seconds, zero or above")
+    return float(value) if math.isfinite(value) else None
+
+
+def blocks_fit(blocks: int, tokens: int, block_tokens: int) -> bool:
+    """Whether so many blocks hold a prompt, or what fills whole blocks of it."""
+    return blocks in (tokens // block_tokens, -(-tokens // block_tokens))
+
+
+def block_size(where: str, fields: Mapping[str, Any], usual: int) -> int:
+    found = first_of(fields, "block_tokens", "block_size")
+    if found is None:
+        return usual
+    size = tokens_of(found)
+    if not size:
+        raise InputError(f"{where}: a block of {found!r} tokens is none; give block_size as a whole number above zero")
+    return size
