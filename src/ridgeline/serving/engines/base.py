@@ -8,6 +8,7 @@ engine's object. What runs on a node imports this: nothing heavy here.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,6 +158,17 @@ class MetricNames:
     itl: str = ""  # between two tokens of an answer
     live: tuple[str, ...] = ()  # whose sum counts tokens as they come out
     progress: tuple[str, ...] = ()  # and what else grows only while a server works
+
+
+def figures_of_page(text: str) -> dict[str, float]:
+    """Every figure of a /metrics page, summed over its labels."""
+    found: dict[str, float] = {}
+    for name, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE):
+        try:
+            found[name] = found.get(name, 0.0) + float(value)
+        except ValueError:
+            continue
+    return found
 
 
 @dataclass(frozen=True, slots=True)

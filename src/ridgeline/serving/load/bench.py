@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,14 +10,26 @@ from pathlib import Path
 
 from ridgeline.errors import InputError
 from ridgeline.records.exhibit import Shown, TextTable
+from ridgeline.serving.load.cache_hits import CacheHits, counters_of, hits_by_answers, hits_by_counters
 from ridgeline.serving.load.discover import Server, discover
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
 from ridgeline.serving.load.flow import Flow, Stretch, flow_of
 from ridgeline.serving.load.wire.endpoint import Endpoint
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult
 from ridgeline.serving.load.workers.worker import run_worker
+from ridgeline.serving.traffic.replay import Passes
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
-from ridgeline.serving.traffic.traffic import Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic, dataset_of
+from ridgeline.serving.traffic.session_summary import SessionSummary, summarise_sessions
+from ridgeline.serving.traffic.traffic import (
+    Arrival,
+    AsRecorded,
+    ClosedLoop,
+    OpenLoop,
+    SessionRules,
+    Traffic,
+    dataset_of,
+)
+from ridgeline.serving.traffic.turns import Again, sessions_of
 
 
 def _notes_on(stream: bool, server: Server, out: LoadResult, summary: Summary, flow: Flow | None) -> tuple[str, ...]:
@@ -78,7 +91,8 @@ def _backlog_note(summary: Summary, flow: Flow | None) -> str:
 class BenchPlan:
     """Everything that a bench does. `salt` None means prompts that no run before has sent.
 
-    What is still under way `give_up_s` after the start is ended, with the status "unfinished".
+    What is still under way `give_up_s` after the start is ended, with the status "unfinished". With `cache_warmup` the
+    first request of each session that begins in its middle is sent before the run and not measured.
     """
 
     endpoint: Endpoint
@@ -93,6 +107,7 @@ class BenchPlan:
     most_at_once: int | None = None
     timeout_s: float = 120.0
     warmup: int = 0
+    cache_warmup: bool = False
     workers: int = 1
     records_path: Path | None = None
     salt: int | None = None
@@ -112,7 +127,8 @@ class BenchResult(Shown):
     """What a bench measured. `records` holds every request.
 
     `flow` is there where requests had times of their own or a duration; rates in the summary then count what completed
-    in that window.
+    in that window. `sessions` is there where turns waited for answers; `cache_hits` has what the server said of its
+    prefix cache then, one for each place where it says so.
     """
 
     plan: BenchPlan
@@ -123,6 +139,8 @@ class BenchResult(Shown):
     notes: tuple[str, ...] = ()
     interrupted: bool = False
     flow: Flow | None = None
+    sessions: SessionSummary | None = None
+    cache_hits: tuple[CacheHits, ...] = ()
     server: Mapping[str, object] = field(default_factory=dict)  # what it said of itself: engine, release, settings
 
     @property
@@ -156,6 +174,8 @@ class BenchResult(Shown):
             **({"records_file": str(plan.records_path)} if plan.records_path else {}),
             **({"server": dict(self.server)} if self.server else {}),
             **{k: round(v, 4) if isinstance(v, float) else v for k, v in (shown | flow).items()},
+            **({} if self.sessions is None else {"sessions": self.sessions.as_json()}),
+            **({"cache_hits": [hits.as_json() for hits in self.cache_hits]} if self.cache_hits else {}),
             "failed_requests": self.summary.requests - self.summary.ok,
             "reasoning_tokens": sum(r.reasoning_tokens for r in self.records if r.ok),
             "cpu_ms_per_request": round(self.fidelity.cpu_ms_per_request, 4),
@@ -170,8 +190,54 @@ class BenchResult(Shown):
 def bench(plan: BenchPlan) -> BenchResult:
     """Runs the plan. A server's faults are counted in the result; only what the user must fix is raised."""
     server, salt = warmed_up(plan)
-    out = _send(assignment_of(plan, server, salt, *_schedule(plan)), plan.workers)
-    return _result(plan, server, out)
+    arrivals, endless = _schedule(plan)
+    notes: list[str] = []
+    if plan.cache_warmup:
+        first, arrivals = parted_for_warmup(arrivals)
+        sent = _send(
+            replace(assignment_of(plan, server, salt, first), duration_s=None, records_path=None), plan.workers
+        )
+        notes.append(f"cache warm-up: {sum(r.ok for r in sent.records)} of {len(first)} first requests were answered")
+    assignment = assignment_of(plan, server, salt, arrivals, endless)
+    timeout_s = min(10.0, plan.timeout_s)
+    before = counters_of(plan.endpoint, server, timeout_s) if assignment.turns else {}
+    out = _send(assignment, plan.workers)
+    result = _result(plan, server, out)
+    if not assignment.turns:
+        return result
+    hits = (
+        hits_by_answers(out.records, out.cache_reports),
+        hits_by_counters(before, counters_of(plan.endpoint, server, timeout_s)) if before else None,
+    )
+    return replace(
+        result,
+        sessions=summarise_sessions(out.records, out.unsent, plan.slos, result.summary.duration_s),
+        cache_hits=tuple(each for each in hits if each is not None),
+        notes=(*notes, *result.notes),
+    )
+
+
+def parted_for_warmup(arrivals: Sequence[Arrival]) -> tuple[list[Arrival], list[Arrival]]:
+    """The first requests of sessions that begin in their middle, to be sent by themselves, and all the others.
+
+    What waited for one of these begins its session, after the time that its user thinks.
+    """
+    first = [
+        arrival
+        for session in sessions_of(arrivals)
+        if min(arrival.turn for arrival in session) > 0
+        for arrival in session
+        if not arrival.after
+    ]
+    gone = {arrival.number for arrival in first}
+    rest = []
+    for arrival in arrivals:
+        left = tuple(number for number in arrival.after if number not in gone)
+        if arrival.number in gone:
+            continue
+        begins = arrival.after and not left
+        rest.append(replace(arrival, after=left, at_s=arrival.think_s) if begins else replace(arrival, after=left))
+    return first, rest
 
 
 def _send(assignment: Assignment, workers: int = 1) -> LoadResult:
@@ -186,9 +252,11 @@ def _send(assignment: Assignment, workers: int = 1) -> LoadResult:
 def _describe_load(plan: BenchPlan) -> dict[str, object]:
     pace = plan.traffic.pace
     if isinstance(pace, ClosedLoop):
-        return {"concurrency": pace.concurrency}
+        return {"sessions" if plan.traffic.has_sessions else "concurrency": pace.concurrency}
     if isinstance(pace, OpenLoop):
         return {"rate_s": pace.rate_s, "burstiness": pace.burstiness}
+    if isinstance(pace, AsRecorded) and pace.closed:
+        return {"schedule": "sessions as recorded"}
     return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
 
 
@@ -208,11 +276,22 @@ def assignment_of(
         shared_prefix_tokens=plan.shared_prefix_tokens,
         most_at_once=plan.most_at_once,
         endless=endless,
+        turns=any(arrival.after for arrival in arrivals),
+        again=_again(plan, arrivals) if endless else None,
         duration_s=plan.duration_s,
         timeout_s=plan.timeout_s,
         records_path=plan.records_path,
         give_up_s=plan.give_up_s,
     )
+
+
+def _again(plan: BenchPlan, arrivals: Sequence[Arrival]) -> Again | None:
+    """What follows when the list is through: whole sessions, also where the first began in their middle."""
+    if not any(arrival.after for arrival in arrivals):
+        return None
+    if plan.traffic.rules.start_within:
+        arrivals = replace(plan.traffic, rules=replace(plan.traffic.rules, start_within=0.0)).arrivals()
+    return Again(tuple(arrivals), Passes.over(arrivals))
 
 
 def _schedule(plan: BenchPlan) -> tuple[list[Arrival], bool]:
@@ -221,6 +300,9 @@ def _schedule(plan: BenchPlan) -> tuple[list[Arrival], bool]:
     if isinstance(traffic.pace, OpenLoop) and plan.duration_s is not None:
         enough = int(traffic.pace.rate_s * plan.duration_s * 1.5 + 50)
         arrivals = replace(traffic, requests=enough).arrivals()
+        if any(arrival.after for arrival in arrivals):  # it is sessions that come at this rate
+            enough = math.ceil(enough * len(arrivals) / len(sessions_of(arrivals)))
+            arrivals = replace(traffic, requests=enough).arrivals()
         return [a for a in arrivals if a.at_s < plan.duration_s], False
     return traffic.arrivals(), isinstance(traffic.pace, ClosedLoop) and plan.duration_s is not None
 
@@ -232,7 +314,8 @@ def warmed_up(plan: BenchPlan) -> tuple[Server, int]:
     salt = int.from_bytes(os.urandom(4)) >> 1 if plan.salt is None else plan.salt
     if plan.warmup:
         pace, seed = ClosedLoop(plan.traffic.concurrency or 8), plan.traffic.seed + 1
-        first = replace(plan.traffic, requests=plan.warmup, pace=pace, seed=seed)
+        hurry = SessionRules(think_limit_s=0.0)
+        first = replace(plan.traffic, requests=plan.warmup, pace=pace, seed=seed, rules=hurry)
         short = replace(plan, traffic=first, records_path=None, duration_s=None)
         _send(assignment_of(short, server, salt + 1, *_schedule(short)))
     return server, salt
@@ -241,7 +324,8 @@ def warmed_up(plan: BenchPlan) -> tuple[Server, int]:
 def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
     records = out.records
     gaps_us = gaps_by_microsecond(records)
-    closed = isinstance(plan.traffic.pace, ClosedLoop)
+    pace = plan.traffic.pace
+    closed = isinstance(pace, ClosedLoop) or (isinstance(pace, AsRecorded) and pace.closed)
     window_s = _window_s(plan, out)
     if window_s is None:
         flow, summary = None, summary_of(records, plan.slos, gaps_us=gaps_us)

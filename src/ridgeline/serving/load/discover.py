@@ -75,6 +75,12 @@ def _listens(address: Address, timeout_s: float) -> bool:
         return sock.connect_ex(address[1]) == 0
 
 
+def asked(endpoint: Endpoint, address: Address, path: str, timeout_s: float) -> bytes:
+    """What the server answers to a GET; empty where that is an error."""
+    exchange = _get(endpoint, address, path, timeout_s)
+    return exchange.reply.text if 200 <= exchange.http_status < 300 else b""
+
+
 def _get(endpoint: Endpoint, address: Address, path: str, timeout_s: float) -> Exchange:
     loop = Loop()
     wire = endpoint.head("GET", f"{endpoint.base_path}{path}")

@@ -25,7 +25,7 @@ from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, Summa
 # the later half may be this much over a limit: it has fewer requests, but a queue shows there first
 _LATER = 1.1
 _STEADY = ("requests_s", "output_tok_s", "ttft_ms", "itl_ms", "e2e_ms")
-UNITS = {"rate_s": unit_of("requests_s"), "concurrency": "requests at once"}
+UNITS = {"rate_s": unit_of("requests_s"), "concurrency": "requests at once", "sessions": "sessions at once"}
 
 
 class ProbeVerdict(StrEnum):

@@ -75,14 +75,17 @@ def find_goodput(
     terms: GoodputTerms | None = None,
     note: Callable[[Probe | FirstEstimate], None] | None = None,
 ) -> Edge:
-    """The highest load that keeps every limit, on the plan's own axis: rate for an open loop, concurrency for a closed.
+    """The highest load that keeps every limit, on the plan's own axis: rate for an open loop, requests or sessions at
+    once for a closed.
 
     When the time is up, or at Ctrl-C, the answer is what was known by then, and says so.
     """
     if not plan.slos:
         raise InputError("--find-goodput needs a limit to hold, for example --slo ttft_p95_ms=2000 --slo itl_p95_ms=50")
     if not isinstance(plan.traffic.pace, ClosedLoop | OpenLoop):
-        raise InputError("--find-goodput walks a --rate or a --concurrency; leave out what has its own times")
+        raise InputError(
+            "--find-goodput walks a --rate, a --concurrency or --sessions; leave out what has its own times"
+        )
     search = GoodputSearch(plan, open_stream(), terms or GoodputTerms(), note)
     problem = ""
     try:
@@ -112,11 +115,12 @@ class GoodputSearch:
         pace = plan.traffic.pace
         self._whole = isinstance(pace, ClosedLoop)
         self._burstiness = pace.burstiness if isinstance(pace, OpenLoop) else 1.0
-        self._axis = "concurrency" if self._whole else "rate_s"
+        self._axis = "rate_s" if not self._whole else "sessions" if plan.traffic.has_sessions else "concurrency"
         self._step = 2.0
         self._weights: list[float] = []  # for how long each probe was meant to be judged
         self._e2e_s: float | None = None  # of a request within the limits, and of a slow one
         self._tail_s: float | None = None
+        self._each_s: float | None = None  # requests a second that each of so many at once came to
         self._capacity_s: float | None = None  # what was completed a second while requests piled up
         self._under_way = 0
         self._load: float | None = None  # what is being sent
@@ -426,6 +430,7 @@ class GoodputSearch:
         spread = probe.steady.e2e_ms
         if probe.holds and spread is not None:
             self._e2e_s, self._tail_s = spread.mean / 1e3, spread.p90 / 1e3
+            self._each_s = probe.steady.requests_s / probe.load if self._axis == "sessions" else None
         if probe.verdict is ProbeVerdict.SATURATED and probe.steady.requests_s > 0:
             self._capacity_s = probe.steady.requests_s
         self.probes[-1] = replace(probe, so_far=self.bracket())
@@ -479,7 +484,8 @@ class GoodputSearch:
     def _window_s(self, load: float) -> float:
         """For how long a load is judged: longer close to the edge, where a queue builds up slowly."""
         e2e_s = self._e2e_s or 1.0
-        requests_s = load / e2e_s if self._whole else load
+        # who is in a session also thinks
+        requests_s = load * (self._each_s or 1 / e2e_s) if self._whole else load
         shortest_s = max(_SHORTEST_S, _LENGTHS * e2e_s, _TAILS * (self._tail_s or 0.0))
         window_s = max(shortest_s, self._enough() / requests_s)
         low, high = self.bracket()[0], self._top()

@@ -77,6 +77,10 @@ class LiveStream:
         server, salt = warmed_up(plan)
         self._plan, self._start_s = plan, time.monotonic()
         self._assignment = replace(assignment_of(plan, server, salt), duration_s=None, give_up_s=None)
+        # sessions go on while their number is changed, so they are drawn once
+        arrivals = plan.traffic.arrivals() if isinstance(plan.traffic.pace, ClosedLoop) else []
+        given = replace(assignment_of(plan, server, salt, arrivals, endless=True), duration_s=None, give_up_s=None)
+        self._sessions = given if given.turns else None
         if plan.workers == 1:
             self._worker: OpenWorker | OpenPool = OpenWorker(self._assignment, self._start_s)
         else:
@@ -99,7 +103,10 @@ class LiveStream:
         self._seen = LoadResult([], ClientStats(), self._start_s)
         plain = replace(self._assignment, arrivals=(), slots=0, endless=False, numbers_from=self._draws.sent)
         self._draws.begin(pace, self._since_s)
-        if isinstance(pace, ClosedLoop):
+        if isinstance(pace, ClosedLoop) and self._sessions is not None:
+            self._worker.change(replace(self._sessions, slots=pace.concurrency))
+            self._sessions = replace(self._sessions, arrivals=(), again=None)  # the workers have them now
+        elif isinstance(pace, ClosedLoop):
             self._worker.change(replace(plain, arrivals=self._draws.more(), slots=pace.concurrency, endless=True))
         else:
             self._worker.change(plain)

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import random
-import re
 import stat
 import time
 import urllib.error
@@ -19,6 +18,7 @@ from typing import Any
 from ridgeline.errors import InputError, SiteError
 from ridgeline.files import text_of
 from ridgeline.records.secrets import SECRETS_FOLDER
+from ridgeline.serving.engines.base import figures_of_page
 from ridgeline.serving.service.service import server_of
 
 _TIMEOUT_S = 5.0
@@ -53,7 +53,7 @@ def is_healthy(url: str) -> bool:
 
 def metrics(url: str) -> dict[str, float]:
     """Every figure of /metrics, summed over its labels; empty where there are none."""
-    return figures(metrics_page(url))
+    return figures_of_page(metrics_page(url))
 
 
 def metrics_page(url: str) -> str:
@@ -62,16 +62,6 @@ def metrics_page(url: str) -> str:
         return ask(f"{url}/metrics", timeout_s=_PAGE_TIMEOUT_S).decode(errors="replace")
     except OSError:
         return ""
-
-
-def figures(text: str) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name, value in re.findall(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE):
-        try:
-            found[name] = found.get(name, 0.0) + float(value)
-        except ValueError:
-            continue
-    return found
 
 
 CANARY_TOKENS = 8  # of a request that shows how fast a server is, too; one alone may be half a character

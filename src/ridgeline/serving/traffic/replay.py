@@ -5,8 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ridgeline.serving.traffic.texts import Text
+
+if TYPE_CHECKING:
+    from ridgeline.serving.traffic.traffic import Arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Replay:
         return repeated(self.rows, count)
 
 
-def by_session(rows: Sequence[TraceRow]) -> list[list[int]]:
+def by_session(rows: Sequence[TraceRow | Arrival]) -> list[list[int]]:
     """Places of the rows of each session, in order; a row of no session is one of its own."""
     found: dict[object, list[int]] = {}
     for place, row in enumerate(rows):
@@ -84,6 +88,45 @@ def in_order(rows: Sequence[TraceRow], places: Sequence[int]) -> list[TraceRow]:
     return [replace(rows[p], after=tuple(sorted(kept(rows[p].after)))) if rows[p].after else rows[p] for p in places]
 
 
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """How one pass over a list differs from the next: by how much its numbers, sessions and names of texts grow.
+
+    `shared`: how many tokens of a text, by its name, several sessions have in common; these stay the same.
+    """
+
+    requests: int
+    sessions: int
+    texts: int
+    shared: Mapping[int, int]
+
+    @classmethod
+    def over(cls, rows: Sequence[TraceRow | Arrival]) -> Passes:
+        return cls(
+            requests=len(rows),
+            sessions=1 + max((row.session for row in rows if row.session is not None), default=0),
+            texts=1
+            + max((text.name for row in rows if row.text is not None for text in row.text.lineage()), default=0),
+            shared=_shared_by_sessions(rows),
+        )
+
+    def text(self, text: Text, passes: int, fresh: dict[int, Text]) -> Text:
+        """What it is in the pass of this number. `fresh` holds those that were asked for in that pass, by name."""
+        chain, each = [], text
+        while each.name not in fresh:
+            chain.append(each)
+            if each.parent is None:
+                break
+            each = each.parent
+        for each in reversed(chain):
+            name = each.name + passes * self.texts
+            if each.name in self.shared:
+                fresh[each.name] = Text(name, each, self.shared[each.name])
+            else:
+                fresh[each.name] = Text(name, None if each.parent is None else fresh[each.parent.name], each.start)
+        return fresh[text.name]
+
+
 def repeated(rows: Sequence[TraceRow], count: int) -> list[TraceRow]:
     """The first `count` rows of the list, which is gone through again where it is too short.
 
@@ -92,39 +135,28 @@ def repeated(rows: Sequence[TraceRow], count: int) -> list[TraceRow]:
     found = list(rows[:count])
     if len(found) == count:
         return found
-    shared = _shared_by_sessions(rows)
-    sessions = 1 + max((row.session for row in rows if row.session is not None), default=0)
-    apart = 1 + max((text.name for row in rows if row.text is not None for text in row.text.lineage()), default=0)
+    over = Passes.over(rows)
     while len(found) < count:
         passes, first = len(found) // len(rows), len(found)
-        fresh: dict[Text, Text] = {}
+        fresh: dict[int, Text] = {}
         for row in rows[: count - first]:
             found.append(
                 replace(
                     row,
-                    text=None if row.text is None else _renamed(row.text, passes * apart, fresh, shared),
-                    session=None if row.session is None else row.session + passes * sessions,
+                    text=None if row.text is None else over.text(row.text, passes, fresh),
+                    session=None if row.session is None else row.session + passes * over.sessions,
                     after=tuple(first + place for place in row.after),
                 )
             )
     return found
 
 
-def _shared_by_sessions(rows: Sequence[TraceRow]) -> dict[Text, int]:
-    """Texts in which several sessions begin, and how many of their tokens these have in common."""
-    reach: dict[Text, dict[int, int]] = {}
+def _shared_by_sessions(rows: Sequence[TraceRow | Arrival]) -> dict[int, int]:
+    """Texts in which several sessions begin, by name, and how many of their tokens these have in common."""
+    reach: dict[int, dict[int, int]] = {}
     for row in rows:
         if row.text is not None and row.session is not None:
             for text, _, end in row.text.stretches(row.input_tokens):
-                by = reach.setdefault(text, {})
+                by = reach.setdefault(text.name, {})
                 by[row.session] = max(by.get(row.session, 0), end)
-    return {text: sorted(by.values())[-2] for text, by in reach.items() if len(by) > 1}
-
-
-def _renamed(text: Text, by: int, fresh: dict[Text, Text], shared: Mapping[Text, int]) -> Text:
-    for each in text.lineage():
-        if each not in fresh and each in shared:
-            fresh[each] = Text(each.name + by, each, shared[each])
-        elif each not in fresh:
-            fresh[each] = Text(each.name + by, None if each.parent is None else fresh[each.parent], each.start)
-    return fresh[text]
+    return {name: sorted(by.values())[-2] for name, by in reach.items() if len(by) > 1}

@@ -145,6 +145,11 @@ class Traffic:
         """The most requests under way at a time in a closed loop; None when the pace sets no such limit."""
         return self.pace.concurrency if isinstance(self.pace, ClosedLoop) else None
 
+    @property
+    def has_sessions(self) -> bool:
+        """Whether some of its requests wait for answers, where the pace lets them."""
+        return any(row.after for row in self.lengths.draw(self.requests, random.Random(self.seed)))
+
     def arrivals(self) -> list[Arrival]:
         """Every request, in order of time; the turns of a session where they wait for each other come in their order.
         In a closed loop all sessions are due at zero and wait for a free place."""
@@ -295,4 +300,4 @@ def cut_short(traffic: Traffic, most: int) -> Traffic:
     if isinstance(lengths, SessionMix):
         return replace(traffic, lengths=replace(lengths, output_tokens=lengths.output_tokens.at_most(most)))
     rows = tuple(replace(row, output_tokens=min(row.output_tokens, most)) for row in lengths.rows)
-    return replace(traffic, lengths=Replay(rows, lengths.source))
+    return replace(traffic, lengths=replace(lengths, rows=rows))

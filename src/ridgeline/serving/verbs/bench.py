@@ -33,6 +33,22 @@ class BenchArguments:
     concurrency: option.Concurrency = None
     rate_s: option.Rate = None
     burstiness: option.Burstiness = 1.0
+    sessions: Annotated[
+        int | None, typer.Option(help="Closed loop: this many sessions at once; their turns wait for answers.")
+    ] = None
+    closed: Annotated[
+        bool, typer.Option("--closed", help="Sessions begin at their recorded times; their turns wait for answers.")
+    ] = False
+    idle_cap_s: Annotated[
+        float | None, typer.Option("--idle-cap", help="Longest time to think between two turns, in seconds.")
+    ] = None
+    start_within: Annotated[
+        float, typer.Option(help="--sessions: begin the first ones in their middle, up to this share of them.")
+    ] = 0.0
+    cache_warmup: Annotated[
+        bool,
+        typer.Option("--cache-warmup", help="Send the first request of sessions begun in their middle unmeasured."),
+    ] = False
     requests: Annotated[int | None, typer.Option(help="How many requests; default: 10 rounds, at least 100.")] = None
     duration_s: Annotated[float | None, typer.Option("--duration", help="Stop sending after this many seconds.")] = None
     warmup: Annotated[int, typer.Option(help="Requests sent first and not measured.")] = 0
@@ -147,6 +163,7 @@ def _result_text(result: BenchResult) -> str:
     if s.slos:
         lines += ["", f"  goodput {s.goodput_s or 0.0:,.2f} requests/s within " + ", ".join(map(str, s.slos))]
         lines += [f"    {slo}: {'held' if s.holds(slo) else 'not held'}" for slo in s.slos]
+    lines += _session_lines(result)
     lines += ["", *(f"  {note}" for note in result.notes)] if result.notes else []
     lag = f"{f.lag_ms.p99:.2f} ms" if f.lag_ms else "-"
     lines += [
@@ -157,6 +174,33 @@ def _result_text(result: BenchResult) -> str:
     if result.void:
         lines += ["", "VOID: " + ("\n      ".join(f.why))]
     return "\n".join(lines)
+
+
+def _session_lines(result: BenchResult) -> list[str]:
+    found = result.sessions
+    if found is None:
+        return []
+    lines = ["", f"  sessions: {found.completed} of {found.begun} completed, {found.completed_s:,.3g} sessions/s"]
+    if found.failed:
+        lines[-1] += f"; {found.failed} failed, {found.unsent_requests} requests after that were not sent"
+    if found.cut_off:
+        lines[-1] += f"; {found.cut_off} cut off by the end of the run"
+    if found.session_p50_s is not None and found.session_p95_s is not None:
+        lines.append(f"  session time p50 {found.session_p50_s:,.1f} s, p95 {found.session_p95_s:,.1f} s")
+    if found.kept_share is not None:
+        kept = f"{found.kept} of {found.completed + found.failed} ({found.kept_share:.0%})"
+        lines.append(
+            f"  goodput in sessions: {kept} kept every limit at every turn, {found.kept_s or 0.0:,.3g} sessions/s"
+        )
+    for hits in result.cache_hits:
+        lines.append(f"  prompt tokens from the server's cache: {hits.share:.1%} ({hits.source})")
+    if not result.cache_hits:
+        lines.append("  prompt tokens from the server's cache: not reported, neither in answers nor on /metrics")
+    rows = [
+        (each.turns, f"{each.requests:,}", *(f"{each.ttft_ms.quantile(q):,.2f}" for q in ("p50", "p95", "p99")))
+        for each in found.ttft_by_turn
+    ]
+    return [*lines, "", *aligned([("TTFT ms by turn", "requests", "p50", "p95", "p99"), *rows])]
 
 
 def _probe_text(probe: Probe) -> str:

@@ -277,6 +277,8 @@ class Exchange:
             counted_tokens=counted,
             prompt_by_usage=reply.prompt_tokens,
             output_by_usage=by_usage,
+            session=self.arrival.session,
+            turn=self.arrival.turn,
         )
 
 

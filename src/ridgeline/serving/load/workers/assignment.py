@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from ridgeline.serving.load.wire.endpoint import Endpoint
 from ridgeline.serving.load.wire.exchange import CoalescedTokens
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.traffic.turns import Again, sessions_of
 
 # status of a request that has not ended yet, in a load that goes on
 UNDER_WAY = "under way"
@@ -26,6 +27,9 @@ class Assignment:
 
     `slots` is how many a closed loop keeps under way; 0 in an open loop, where the arrivals' own times count.
     With `endless` the list is gone through again and again until `duration_s`.
+
+    With `turns` each request that comes after others waits for their answers, and `slots` counts sessions; those of
+    `again` follow until `duration_s`.
     """
 
     endpoint: Endpoint
@@ -34,6 +38,8 @@ class Assignment:
     slots: int = 0
     most_at_once: int | None = None
     endless: bool = False
+    turns: bool = False
+    again: Again | None = None
     model: str = ""
     stream: bool = True
     ignore_eos: bool = False
@@ -66,22 +72,30 @@ class LoadResult:
     time_slices: str = ""  # how the kernel schedules this process
     lost_workers: int = 0
     records_problem: str = ""
+    unsent: dict[int, int] = field(default_factory=dict)  # by session that began: its requests that have no record
+    cache_reports: int = 0  # answers that said how much of their prompt was cached
     under_way: list[RequestRecord] = field(default_factory=list)  # as far as they have come, in a load that goes on
 
 
 def split_over_workers(assignment: Assignment, workers: int) -> list[Assignment]:
-    """The assignment split over several workers: every request exactly once, slots as even as they can be.
+    """The assignment split over several workers: every request exactly once, slots as even as they can be, all of a
+    session to one worker where its turns wait for each other.
 
     Of a closed loop with fewer slots than workers, the last ones have nothing to do.
     """
     parts = []
     path, slots, most = assignment.records_path, assignment.slots, assignment.most_at_once
-    busy = min(workers, slots or workers)
+    # sessions go on when their number is changed, so a worker without a place keeps its share of an endless list
+    busy = workers if assignment.turns and assignment.endless else min(workers, slots or workers)
     for k in range(workers):
+        again = assignment.again
+        if again is not None:
+            again = replace(again, arrivals=split_arrivals(assignment, again.arrivals, k, busy))
         parts.append(
             replace(
                 assignment,
-                arrivals=tuple(itertools.islice(assignment.arrivals, k, None, busy)) if k < busy else (),
+                again=again,
+                arrivals=split_arrivals(assignment, assignment.arrivals, k, busy),
                 slots=slots // workers + (k < slots % workers),
                 endless=assignment.endless and k < busy,
                 most_at_once=None if most is None else most // workers + (k < most % workers),
@@ -91,3 +105,12 @@ def split_over_workers(assignment: Assignment, workers: int) -> list[Assignment]
             )
         )
     return parts
+
+
+def split_arrivals(assignment: Assignment, arrivals: Sequence[Arrival], worker: int, busy: int) -> tuple[Arrival, ...]:
+    """Those that are for this worker of so many that have something to do."""
+    if worker >= busy:
+        return ()
+    if not assignment.turns:
+        return tuple(itertools.islice(arrivals, worker, None, busy))
+    return tuple(itertools.chain.from_iterable(itertools.islice(sessions_of(arrivals), worker, None, busy)))

@@ -121,6 +121,8 @@ def _merge_results(received: Sequence[object]) -> LoadResult:
         out.lag_s += part.lag_s
         out.under_way += part.under_way
         out.paused += part.paused
+        out.unsent |= part.unsent
+        out.cache_reports += part.cache_reports
         out.coalesced += part.coalesced
         out.time_slices = out.time_slices or part.time_slices
         out.records_problem = out.records_problem or part.records_problem

@@ -1,4 +1,5 @@
-"""One worker: it sends the requests of its assignment, closed loop or on a schedule, and keeps the record of each.
+"""One worker: it sends the requests of its assignment, closed loop, on a schedule or as sessions, and keeps the record
+of each.
 
 Everything runs as callbacks of one event loop. Nothing is awaited per request and nothing is printed, so the time
 between an answer's last byte and the next request is a fraction of a millisecond, and it is measured.
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -28,6 +29,7 @@ from ridgeline.serving.load.workers.assignment import UNDER_WAY, Assignment, Loa
 from ridgeline.serving.traffic.prompts import Prompts, RequestBodies
 from ridgeline.serving.traffic.requests import RecordsFile
 from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.traffic.turns import WaitingTurns
 
 _TICK_S = 0.02
 _SWEEP_TICKS = 5
@@ -64,8 +66,12 @@ class Driver:
         self._name = f"client-{assignment.worker}" if assignment.workers > 1 else ""
         self._active: set[Connection] = set()
         self._idle: list[Connection] = []  # a stack: the warmest connection is used again first
-        # the first round of a closed loop goes out all at once, so it is written before the clock starts
-        self._ahead = {a.number: self._wire(a) for a in assignment.arrivals[: assignment.slots]}
+        # the first round of a closed loop goes out all at once, so it is written before the clock starts; prompts of
+        # sessions may be too long for that
+        first = () if assignment.turns else assignment.arrivals[: assignment.slots]
+        self._ahead = {a.number: self._wire(a) for a in first}
+        self._turns = _waiting_turns(assignment)
+        self._thinking = 0  # turns of sessions whose time has not come
         self._settling = 0
         self._waiting: deque[tuple[Arrival, float]] = deque()
         self._position = 0
@@ -73,24 +79,29 @@ class Driver:
         self._ticks = 0
         self._stopped = False
         self._goes_on = False  # the load is changed on the way, and ends when its owner says so
-        self._turn = 0
+        self._changes = 0
         self._out = LoadResult([], self._stats, 0.0)
 
     def run(self) -> LoadResult:
         assignment = self._assignment
-        if closed := bool(assignment.slots):
+        if assignment.slots:
             self._open_ahead(
                 assignment.slots if assignment.endless else min(assignment.slots, len(assignment.arrivals))
             )
         start_s = assignment.start_at_s or time.monotonic() + 0.002
         self._out.start_s = start_s
-        self._loop.at(start_s, partial(self._fill_slots, start_s) if closed else self._send_due)
+        if self._turns is not None:
+            self._await_turns(self._turns.first())
+        else:
+            self._loop.at(start_s, partial(self._fill_slots, start_s) if assignment.slots else self._send_due)
         self._next_tick()
         self._stats.compare_clocks()
         self._stats.begin()
         self._loop.run()
         while self._loop.leisure:
             self._loop.leisure.popleft()()
+        if self._turns is not None:
+            self._out.unsent = self._turns.cut_off()
         self._stats.finish()
         return self._out
 
@@ -113,15 +124,20 @@ class Driver:
         self._stats.begin()
 
     def change(self, assignment: Assignment) -> None:
-        """From now on this is sent, and the counters start anew; what is under way stays under way.
+        """From now on this is sent, and the counters start anew; what is under way stays under way, and sessions that
+        have begun go on, as many as there are places.
 
         Arrival times count from `begin`.
         """
         self._assignment, self._ahead = assignment, {}
-        self._position, self._turn = 0, self._turn + 1
+        self._position, self._changes = 0, self._changes + 1
         self._waiting.clear()
         self._stats.restart()
-        if assignment.slots:
+        if self._turns is None:
+            self._turns = _waiting_turns(assignment)
+        if self._turns is not None:
+            self._await_turns(self._turns.resized(assignment.slots, time.monotonic() - self._out.start_s))
+        elif assignment.slots:
             self._fill_slots(time.monotonic())
         else:
             self._send_due()
@@ -129,7 +145,7 @@ class Driver:
     def extend(self, arrivals: tuple[Arrival, ...]) -> None:
         left = self._assignment.arrivals[self._position :]
         self._assignment = replace(self._assignment, arrivals=left + arrivals)
-        self._position, self._turn = 0, self._turn + 1
+        self._position, self._changes = 0, self._changes + 1
         self._send_due()
 
     def run_until(self, at_s: float) -> LoadResult:
@@ -191,7 +207,7 @@ class Driver:
             arrival = self._assignment.arrivals[self._position]
             due_s = start_s + arrival.at_s
             if due_s > now_s:
-                self._loop.at(due_s, partial(self._send_in_turn, self._turn))
+                self._loop.at(due_s, partial(self._send_unless_changed, self._changes))
                 return
             self._position += 1
             self._stats.delayed(now_s - due_s)
@@ -202,19 +218,48 @@ class Driver:
                 self._start(self._idle.pop() if self._idle else self._connection(), arrival, due_s)
         self._stop_when_done()
 
-    def _send_in_turn(self, turn: int) -> None:
-        if turn == self._turn:  # else the load has been changed meanwhile
+    def _send_unless_changed(self, changes: int) -> None:
+        if changes == self._changes:
             self._send_due()
 
-    # both
+    # sessions
+
+    def _await_turns(self, due: Iterable[tuple[float, Arrival]]) -> None:
+        for at_s, arrival in due:
+            due_s = self._out.start_s + at_s
+            self._thinking += 1
+            self._loop.at(due_s, partial(self._send_turn, arrival, due_s))
+
+    def _send_turn(self, arrival: Arrival, due_s: float) -> None:
+        self._thinking -= 1
+        if self._turns is not None and self._turns.wants(arrival) and not self._is_over():
+            self._start(self._idle.pop() if self._idle else self._connection(), arrival, due_s)
+        self._stop_when_done()
+
+    def _answered(self, exchange: Exchange, ok: bool) -> None:
+        """Its session goes on, or is over where it failed; a place whose server asked for a pause takes it first."""
+        if self._turns is None:
+            return
+        if over := self._is_over():
+            self._turns.stop()
+        at_s = (exchange.end_s or time.monotonic()) - self._out.start_s
+        pause_s = _pause_s(exchange) if self._assignment.slots else 0.0
+        self._out.paused += pause_s > 0
+        due = self._turns.after(exchange.arrival, at_s + pause_s, failed=not ok)
+        self._await_turns(() if over else due)
+
+    # all
 
     def _more(self) -> bool:
         assignment = self._assignment
-        if self._stopped:
-            return False
-        if assignment.duration_s is not None and time.monotonic() - self._out.start_s >= assignment.duration_s:
+        if self._is_over():
             return False
         return assignment.endless or self._position < len(assignment.arrivals)
+
+    def _is_over(self) -> bool:
+        """Whether nothing more is to be sent, whatever waits for its turn."""
+        limit_s = self._assignment.duration_s
+        return self._stopped or (limit_s is not None and time.monotonic() - self._out.start_s >= limit_s)
 
     def _take(self) -> Arrival:
         assignment, position = self._assignment, self._position
@@ -239,13 +284,13 @@ class Driver:
     def _ended(self, connection: Connection, exchange: Exchange) -> None:
         self._active.discard(connection)
         end_s = exchange.end_s or time.monotonic()
-        if not self._assignment.slots:
+        if not self._assignment.slots or self._turns is not None:
             self._idle.append(connection)
             if self._waiting:
                 arrival, due_s = self._waiting.popleft()
                 self._start(self._idle.pop(), arrival, due_s)
-        elif exchange.http_status in (429, 503) and exchange.retry_after_s:
-            self._pause(connection, min(exchange.retry_after_s, _LONGEST_PAUSE_S))
+        elif pause_s := _pause_s(exchange):
+            self._pause(connection, pause_s)
         elif self._more() and len(self._active) + self._pausing < self._assignment.slots:
             self._start(connection, self._take(), end_s)
         else:
@@ -255,11 +300,13 @@ class Driver:
 
     def _note(self, exchange: Exchange) -> None:
         exchange.settle()
+        self._answered(exchange, exchange.status == "ok")
         if exchange.error:
             exchange.error = self._assignment.endpoint.without_secrets(exchange.error)
         record = exchange.record(self._out.start_s, self._name)
         self._out.records.append(record)
         self._out.lag_s.append(exchange.taken_s - exchange.scheduled_s)
+        self._out.cache_reports += exchange.reply.cached_tokens is not None
         if exchange.coalesced is not None and record.ok:
             self._out.coalesced.append(exchange.coalesced)
         if self._records_file is not None:
@@ -307,7 +354,7 @@ class Driver:
                 connection.fail("unfinished", f"the run ended after {last_s:g} s")
             else:
                 connection.catch_up(now_s)
-        if self._assignment.slots and now_s >= self._out.start_s:
+        if self._assignment.slots and self._turns is None and now_s >= self._out.start_s:
             self._fill_slots(now_s)
         elif now_s >= self._out.start_s:
             self._stop_when_done()
@@ -328,9 +375,23 @@ class Driver:
         if self._goes_on:
             return
         waiting = self._active or self._waiting or self._pausing or self._settling
-        if not waiting and not self._more():
+        more = self._more() if self._turns is None else self._thinking and not self._is_over()
+        if not waiting and not more:
             self._stopped = True
             self._loop.stop()
+
+
+def _waiting_turns(assignment: Assignment) -> WaitingTurns | None:
+    if not assignment.turns:
+        return None
+    closed = assignment.slots or assignment.endless
+    return WaitingTurns(assignment.arrivals, assignment.slots if closed else None, assignment.again)
+
+
+def _pause_s(exchange: Exchange) -> float:
+    """For how long the server asks to be left alone."""
+    asked_s = exchange.retry_after_s if exchange.http_status in (429, 503) else None
+    return min(asked_s or 0.0, _LONGEST_PAUSE_S)
 
 
 # Asks the kernel for short time slices.
@@ -419,7 +480,10 @@ class OpenWorker:
 
 def run_worker(assignment: Assignment) -> LoadResult:
     """Sends the assignment and returns what came of it. Ctrl-C ends it early with the results so far."""
-    worker = OpenWorker(assignment, files=(assignment.slots or assignment.most_at_once or 4096) + 64)
+    files = assignment.slots or assignment.most_at_once or 4096
+    if assignment.turns:
+        files = max(files, 4096)  # a turn may have many sub-agents
+    worker = OpenWorker(assignment, files=files + 64)
     problem = ""
     try:
         out = worker.driver.run()

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from statistics import median
 
-from ridgeline.serving.service import probe
+from ridgeline.serving.engines.base import figures_of_page
 from ridgeline.serving.service.service import FULL_KV_SHARE, server_of
 
 HUNG_AFTER_S = 10.0  # a canary unanswered and nothing else made for so long
@@ -113,7 +113,7 @@ class ServerPoll:
 
 def poll_from(engine: str, role: str, page: str, now_s: float) -> ServerPoll:
     """An empty page gives a poll that says nothing."""
-    metrics, seen = server_of(engine).metrics, probe.figures(page)
+    metrics, seen = server_of(engine).metrics, figures_of_page(page)
     live = [seen[name] for name in metrics.live if name in seen]
     tokens = sum(live) if live else seen.get(metrics.output_tokens)
     made = [seen[name] for name in (*metrics.live, *metrics.progress) if name in seen]
