@@ -67,11 +67,12 @@ Behaviour = Callable[[Line, Request], object]
 
 @dataclass
 class Scripted:
-    """Start with `with Scripted(behaviour) as server`; the model list is answered for the behaviour."""
+    """Start with `with Scripted(behaviour) as server`; the model list and /metrics are answered for the behaviour."""
 
     behaviour: Behaviour
     tls: ssl.SSLContext | None = None
     models: list[str] | None = field(default_factory=lambda: ["toy"])
+    metrics: Callable[[], str] = str  # the text of /metrics; there is none where it is empty
     requests: list[Request] = field(default_factory=list)
 
     def __enter__(self) -> Scripted:
@@ -123,6 +124,10 @@ class Scripted:
                 self.requests.append(request)
                 if request.method == "GET" and request.path.endswith("/models") and self.models is not None:
                     line.document({"data": [{"id": name} for name in self.models]})
+                elif request.method == "GET" and request.path.endswith("/metrics"):
+                    page = self.metrics().encode()
+                    line.head("200 OK" if page else "404 Not Found", Content_Length=str(len(page)))
+                    line.write(page)
                 elif self.behaviour(line, request) == "close":
                     sock.close()
                     return

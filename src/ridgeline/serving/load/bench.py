@@ -291,7 +291,7 @@ def _again(plan: BenchPlan, arrivals: Sequence[Arrival]) -> Again | None:
         return None
     if plan.traffic.rules.start_within:
         arrivals = replace(plan.traffic, rules=replace(plan.traffic.rules, start_within=0.0)).arrivals()
-    return Again(tuple(arrivals), Passes.over(arrivals))
+    return Again(tuple(arrivals), Passes.over([(a.session, a.text, a.input_tokens) for a in arrivals]))
 
 
 def _schedule(plan: BenchPlan) -> tuple[list[Arrival], bool]:

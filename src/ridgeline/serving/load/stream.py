@@ -151,7 +151,7 @@ class _ArrivalDraws:
     """
 
     def __init__(self, traffic: Traffic) -> None:
-        self._traffic, self._draws = traffic, 0
+        self._traffic, self._draws, self._drawn = traffic, 0, 0
         self._pace: ClosedLoop | OpenLoop | None = None
         self.until_s, self.sent = math.inf, 0
 
@@ -172,15 +172,13 @@ class _ArrivalDraws:
             first, arrivals, from_s = self.sent, self._traffic_of(pace, count).arrivals(), self.until_s
             self.sent, self.until_s = self.sent + count, from_s + count / pace.rate_s
         self._draws += 1
-        return tuple(
-            replace(a, number=first + a.number, at_s=from_s + a.at_s, after=tuple(first + n for n in a.after))
-            for a in arrivals
-        )
+        return tuple(replace(a, number=first + a.number, at_s=from_s + a.at_s) for a in arrivals)
 
     def _traffic_of(self, pace: ClosedLoop | OpenLoop, count: int) -> Traffic:
         lengths = self._traffic.lengths
         if isinstance(lengths, Replay):
             # a trace gone through again must not find its own prompts in the server's cache
-            lengths = replace(lengths, rows=tuple(repeated(lengths.rows, self.sent + count)[self.sent :]))
+            lengths = replace(lengths, rows=tuple(repeated(lengths.rows, self._drawn + count)[self._drawn :]))
+        self._drawn += count
         seed = self._traffic.seed + self._draws
         return replace(self._traffic, lengths=lengths, requests=count, pace=pace, seed=seed)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from ridgeline.serving.traffic.texts import Text
-
-if TYPE_CHECKING:
-    from ridgeline.serving.traffic.traffic import Arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,7 @@ class Replay:
         return repeated(self.rows, count)
 
 
-def by_session(rows: Sequence[TraceRow | Arrival]) -> list[list[int]]:
+def by_session(rows: Sequence[TraceRow]) -> list[list[int]]:
     """Places of the rows of each session, in order; a row of no session is one of its own."""
     found: dict[object, list[int]] = {}
     for place, row in enumerate(rows):
@@ -88,6 +84,9 @@ def in_order(rows: Sequence[TraceRow], places: Sequence[int]) -> list[TraceRow]:
     return [replace(rows[p], after=tuple(sorted(kept(rows[p].after)))) if rows[p].after else rows[p] for p in places]
 
 
+Prompt = tuple[int | None, Text | None, int]  # of which session, of which text the beginning, tokens
+
+
 @dataclass(frozen=True, slots=True)
 class Passes:
     """How one pass over a list differs from the next: by how much its numbers, sessions and names of texts grow.
@@ -101,13 +100,12 @@ class Passes:
     shared: Mapping[int, int]
 
     @classmethod
-    def over(cls, rows: Sequence[TraceRow | Arrival]) -> Passes:
+    def over(cls, prompts: Sequence[Prompt]) -> Passes:
         return cls(
-            requests=len(rows),
-            sessions=1 + max((row.session for row in rows if row.session is not None), default=0),
-            texts=1
-            + max((text.name for row in rows if row.text is not None for text in row.text.lineage()), default=0),
-            shared=_shared_by_sessions(rows),
+            requests=len(prompts),
+            sessions=1 + max((session for session, _, _ in prompts if session is not None), default=0),
+            texts=1 + max((each.name for _, text, _ in prompts if text for each in text.lineage()), default=0),
+            shared=_shared_by_sessions(prompts),
         )
 
     def text(self, text: Text, passes: int, fresh: dict[int, Text]) -> Text:
@@ -135,7 +133,7 @@ def repeated(rows: Sequence[TraceRow], count: int) -> list[TraceRow]:
     found = list(rows[:count])
     if len(found) == count:
         return found
-    over = Passes.over(rows)
+    over = Passes.over([(row.session, row.text, row.input_tokens) for row in rows])
     while len(found) < count:
         passes, first = len(found) // len(rows), len(found)
         fresh: dict[int, Text] = {}
@@ -151,12 +149,12 @@ def repeated(rows: Sequence[TraceRow], count: int) -> list[TraceRow]:
     return found
 
 
-def _shared_by_sessions(rows: Sequence[TraceRow | Arrival]) -> dict[int, int]:
+def _shared_by_sessions(prompts: Sequence[Prompt]) -> dict[int, int]:
     """Texts in which several sessions begin, by name, and how many of their tokens these have in common."""
     reach: dict[int, dict[int, int]] = {}
-    for row in rows:
-        if row.text is not None and row.session is not None:
-            for text, _, end in row.text.stretches(row.input_tokens):
+    for session, prompt, tokens in prompts:
+        if prompt is not None and session is not None:
+            for text, _, end in prompt.stretches(tokens):
                 by = reach.setdefault(text.name, {})
-                by[row.session] = max(by.get(row.session, 0), end)
+                by[session] = max(by.get(session, 0), end)
     return {name: sorted(by.values())[-2] for name, by in reach.items() if len(by) > 1}
