@@ -29,7 +29,8 @@ def sent(router: Router, text: Text, tokens: int) -> int:
 
 
 def sessions(shared: int, first: int, count: int = 24, turns: int = 6) -> Replay:
-    rows, common = [], Text(0)
+    rows: list[TraceRow] = []
+    common = Text(0)
     for session in range(count):
         text = Text(session + 1, common, shared)
         for turn in range(turns):

@@ -40,6 +40,11 @@ class SimulationRequest:
     requests: int | None = None
     rate_s: float | None = None
     concurrency: int | None = None
+    sessions: int | None = None
+    closed: bool = False
+    idle_cap_s: float | None = None
+    start_within: float = 0.0
+    duration_s: float | None = None
     slos: Sequence[str] = ()
     calibration: str | Path | None = None
     seed: int = 0
@@ -71,6 +76,11 @@ def simulate(asked: SimulationRequest) -> SimulationResult:
         requests=asked.requests,
         rate_s=asked.rate_s,
         concurrency=asked.concurrency,
+        sessions=asked.sessions,
+        closed=asked.closed,
+        idle_cap_s=asked.idle_cap_s,
+        start_within=asked.start_within,
+        duration_s=asked.duration_s,
         seed=asked.seed,
     )
     fitted = read_calibration(Path(asked.calibration)) if asked.calibration else None

@@ -15,7 +15,7 @@ from typing import Protocol
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.traffic.turns import WaitingTurns
+from ridgeline.serving.traffic.turns import Again, WaitingTurns
 from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd, Tokenizers
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
@@ -182,17 +182,19 @@ def serve(
     concurrency: int | None = None,
     front_end: FrontEnd | None = None,
     until_s: float = math.inf,
-) -> list[Request]:
+    again: Again | None = None,
+) -> tuple[list[Request], dict[int, int]]:
     """Sends all arrivals that come before `until_s` through `front` and returns every one of these when the last has
-    ended, in their own order.
+    ended, in their own order; and of each session that was cut off, how many of its requests have no answer.
 
-    `front_end` is what each passes before: its tokenizers on the way in, its streams on the way out.
+    `front_end` is what each passes before: its tokenizers on the way in, its streams on the way out. `again` follows
+    when all have been sent.
     """
     due = sorted((a for a in arrivals if not a.after and a.at_s < until_s), key=lambda a: (a.at_s, a.number))
     tokenizers = Tokenizers(front_end or NO_FRONT_END)
     if isinstance(front, Replicas) and concurrency is None and not any(a.after for a in arrivals):
-        return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number)
-    turns = WaitingTurns(arrivals, concurrency)
+        return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number), {}
+    turns = WaitingTurns(arrivals, concurrency, again)
     front.endings_send = concurrency is not None or any(a.after for a in arrivals)
     done: list[Request] = []
     # when it is sent or, once that is known, when it reaches a scheduler; its number, itself, when it was sent
@@ -213,7 +215,7 @@ def serve(
         ended = front.advance(coming[0][0] if coming else math.inf)
         done += ended
         for request in ended:
-            for at_s, following in turns.after(request.arrival, request.seen_end_s):
+            for at_s, following in turns.after(request.arrival, request.seen_end_s, bool(request.failure)):
                 if at_s < until_s:
                     heapq.heappush(coming, (at_s, following.number, following, at_s, False))
-    return sorted(done, key=lambda r: r.arrival.number)
+    return sorted(done, key=lambda r: r.arrival.number), turns.cut_off()
