@@ -262,7 +262,7 @@ def parse_traffic(
             f"{asked[0]} needs sessions, whose turns wait for answers, and {text} has none; use --traffic with a "
             "recording of sessions, or sessions:agent or sessions:chat; --concurrency is for single requests"
         )
-    return _with_enough(traffic) if requests is None and sessions is not None else traffic
+    return sessions_at_once(traffic, sessions) if requests is None and sessions is not None else traffic
 
 
 def _refuse_two_paces(asked: Mapping[str, float | None]) -> None:
@@ -276,9 +276,10 @@ def _refuse_two_paces(asked: Mapping[str, float | None]) -> None:
         )
 
 
-def _with_enough(traffic: Traffic) -> Traffic:
-    """As many requests as give each place of a closed loop a session."""
-    while (traffic.concurrency or 0) > len({a.session for a in traffic.arrivals()}):
+def sessions_at_once(traffic: Traffic, sessions: int) -> Traffic:
+    """A closed loop of so many sessions, with as many requests as give each of them one of its own."""
+    traffic = replace(traffic, pace=ClosedLoop(sessions))
+    while sessions > len({a.session for a in traffic.arrivals()}):
         traffic = replace(traffic, requests=2 * traffic.requests)
     return traffic
 

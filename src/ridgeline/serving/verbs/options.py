@@ -71,6 +71,8 @@ HostTier = Annotated[
         "SGLang (--hicache-size); 2x is twice the KV pool (SGLang's --hicache-ratio)."
     ),
 ]
+Routing = Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")]
+PageSize = Annotated[int, typer.Option(help="Tokens of one KV page.")]
 Eviction = Annotated[str, typer.Option(help="What the prefix cache forgets first: lru, or SGLang's lfu or slru.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 

@@ -32,14 +32,14 @@ class SimulationArguments(option.DeploymentArguments):
     """A deployment, what only the twin can be told about it, and its traffic."""
 
     schedule_conservativeness: Annotated[float, typer.Option(help="KV kept free for running requests.")] = 1.0
-    page_size: Annotated[int, typer.Option(help="Tokens of one KV page.")] = 1
+    page_size: option.PageSize = 1
     radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = True
     eviction: option.Eviction = "lru"
     host_tier: option.HostTier = None
     prefill_graph: Annotated[
         bool | None, typer.Option(help="CUDA graphs of prefill steps; default: the engine's choice.")
     ] = None
-    routing: Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")] = "round-robin"
+    routing: option.Routing = "round-robin"
     traffic: option.TrafficText = "sharegpt"
     requests: Annotated[int | None, typer.Option(help="How many; default: 1000, or the whole trace.")] = None
     concurrency: option.Concurrency = None
