@@ -36,9 +36,11 @@ from ridgeline.serving.twin.simulate import SimulationResult, simulate, step_tim
 
 # A search ends when the number that fails is at most so many times the one that holds.
 NEAR, _NEAR_TIER = 1.1, 1.25
-MOST_SESSIONS = 20_000
+# Sessions to begin with where the pool has room for more: a run of many takes long.
+_FIRST_SESSIONS, MOST_SESSIONS = 64, 20_000
 # A run lacks room for KV where it must compute this many times what others did of their prompts, and so much more.
 _MISSED_TIMES, _MISSED_MORE = 1.5, 0.02
+_OWN_WORK = 0.3  # of TTFT: a prompt that takes so much of it by itself is what is slow
 _BUSY = 0.5  # what goes on for more of the time than this is what requests wait for
 _HOST_GPU_BYTES = 256 * GIB  # of a node with 2 TiB and eight GPUs
 
@@ -57,7 +59,7 @@ class SessionsRequest:
     traffic: str = "sessions:agent"
     idle_cap_s: float | None = None
     start_within: float = 0.7
-    duration_s: float = 1800.0
+    duration_s: float = 1200.0
     slos: Sequence[str] = ()
     host_memory_gib: float | None = None
     routing: str = "cache-aware"
@@ -252,10 +254,11 @@ class _Search:
         self.token_s = self.times.prefill_s(chunk, chunk * self.context_tokens, 1, chunk) / chunk
         self.loads: dict[tuple[float, int], SessionLoad] = {}
         self.reach = ""
-        if not slos:
+        if not any(slo.latency in ("ttft", "e2e") for slo in slos):  # else users could wait without an end
             alone = self.at(1).ttft_ms
             self.loads.clear()
-            self.limits = (Slo("ttft", "p95", float(f"{TAKE_OFF * alone.p95:.3g}")),) if alone else ()
+            own = (Slo("ttft", "p95", float(f"{TAKE_OFF * alone.p95:.3g}")),) if alone else ()
+            self.limits = (*slos, *own)
 
     @property
     def holding(self) -> int:
@@ -281,7 +284,7 @@ class _Search:
             return 0
         own = max(1.0, self.context_tokens - self.shared_tokens)
         room = round((self.pool_tokens - self.shared_tokens) / own)
-        return _bracketed(lambda n: self.at(n).holds, max(2, min(room, MOST_SESSIONS)))
+        return _bracketed(lambda n: self.at(n).holds, max(2, min(room, _FIRST_SESSIONS)))
 
     def plan(self, host_bytes: float | None) -> SessionsPlan:
         """`host_bytes`: what a rank may have of the host's memory; None: no host tier is sought."""
@@ -346,13 +349,20 @@ class _Search:
             )
         if load.host_share > _BUSY:
             return "host link", f"KV is on its way from the host's memory {load.host_share:.0%} of the time"
-        if any(text.startswith("ttft") for text in load.broken) or load.prefill_share > _BUSY:
+        slow_s, waited_s = load.slow_tokens * self.token_s, load.ttft_ms.p95 / 1000 if load.ttft_ms else 0.0
+        first = any(text.startswith(("ttft", "e2e")) for text in load.broken)
+        if load.prefill_share > _BUSY or (first and slow_s > _OWN_WORK * waited_s):
             return "prefill", (
                 f"it takes {load.prefill_share:.0%} of the time; the slowest twentieth of the prompts have "
-                f"{load.slow_tokens:,} tokens that no cache holds, {load.slow_tokens * self.token_s:.1f} s by themselves"
+                f"{load.slow_tokens:,} tokens that no cache holds, {slow_s:.1f} s of work each"
             )
         step = "" if load.tpot_ms is None else f", TPOT p50 {load.tpot_ms.p50:.1f} ms"
-        return "decode", f"steps of {load.sessions:,} sessions take too long{step}, while the KV pool has room"
+        if not first:
+            return "decode", f"steps of {load.sessions:,} sessions take too long{step}, while the KV pool has room"
+        return "queue", (
+            f"the KV pool has room and prefill takes {load.prefill_share:.0%} of the time: requests wait for each other, "
+            f"for steps{step} and in front of the scheduler"
+        )
 
     def _host_tier(self, holds: int, fails: SessionLoad, cause: str, host_bytes: float) -> TierAdvice:
         if cause != "KV pool":

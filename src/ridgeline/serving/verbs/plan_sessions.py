@@ -37,7 +37,7 @@ class SessionsArguments(option.EngineArguments):
     traffic: option.TrafficText = "sessions:agent"
     idle_cap_s: option.IdleCap = None
     start_within: option.StartWithin = 0.7
-    duration_s: Annotated[float, typer.Option("--duration", help="Seconds of each simulated run.")] = 1800.0
+    duration_s: Annotated[float, typer.Option("--duration", help="Seconds of each simulated run.")] = 1200.0
     slos: option.Slos = None
     calibration: option.CalibrationFile = None
     seed: Annotated[int, typer.Option(help="Seed of the sessions.")] = 0
@@ -60,8 +60,8 @@ class SessionsArguments(option.EngineArguments):
 def sessions(arguments: SessionsArguments, as_json: option.AsJson = False) -> None:
     """Find how many sessions a layout holds within limits, what ends it, and whether KV in host memory pays.
 
-    Without --tp and the like, layouts for all GPUs are compared. Without --slo the limit is where TTFT takes off: p95
-    is five times that of one session.
+    Without --tp and the like, layouts for all GPUs are compared. Where --slo says nothing of TTFT or E2E, TTFT must
+    not take off: p95 is at most five times that of one session.
 
     Exit code 1: no number of sessions keeps the limits.
 
