@@ -360,8 +360,8 @@ class _Search:
         if not first:
             return "decode", f"steps of {load.sessions:,} sessions take too long{step}, while the KV pool has room"
         return "queue", (
-            f"the KV pool has room and prefill takes {load.prefill_share:.0%} of the time: requests wait for each other, "
-            f"for steps{step} and in front of the scheduler"
+            f"the KV pool has room and prefill takes {load.prefill_share:.0%} of the time: requests wait for each "
+            f"other, for steps{step} and in front of the scheduler"
         )
 
     def _host_tier(self, holds: int, fails: SessionLoad, cause: str, host_bytes: float) -> TierAdvice:
