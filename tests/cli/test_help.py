@@ -145,7 +145,7 @@ GROUPS = {
     "site": "check list schema grant preflight",
     "site grant": "show create top-up release",
     "twin": "simulate explain calibrate import sessions serve",
-    "plan": "fleet memory layouts hardware",
+    "plan": "fleet sessions memory layouts hardware",
     "model": "show list make",
     "service": "check render up status drain undrain restart down keep rehearse",
 }

@@ -50,7 +50,7 @@ paths = st.one_of(
 
 def ran(deployment: Deployment, sent: Traffic, pool: int | None = None) -> tuple[list[Engine], list[Request]]:
     front, engines, _ = build(deployment, Calibration(), sent, pool)
-    return engines, serve(front, sent.arrivals(), sent.concurrency)
+    return engines, serve(front, sent.arrivals(), sent.concurrency)[0]
 
 
 @slow

@@ -1,4 +1,4 @@
-"""The Python API of serving: `ridgeline.simulate`, `plan`, `bench` and `find_goodput`.
+"""The Python API of serving: `ridgeline.simulate`, `plan`, `plan_sessions`, `bench` and `find_goodput`.
 
 What each can be given is declared once, in the class that it takes: `SimulationRequest`, `PlanRequest`, `BenchOptions`.
 """
@@ -17,6 +17,7 @@ from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.load.bench import BenchResult
 from ridgeline.serving.load.edge import Edge, GoodputTerms
 from ridgeline.serving.load.session import BenchOptions, plan_from, run_session
+from ridgeline.serving.planner import sessions as planner_sessions
 from ridgeline.serving.planner.planner import answer_plan as plan
 from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import parse_traffic
@@ -24,7 +25,7 @@ from ridgeline.serving.twin.calibration import read_calibration
 from ridgeline.serving.twin.simulate import SimulationResult
 from ridgeline.serving.twin.simulate import simulate as simulate_deployment
 
-__all__ = ["EngineSettings", "Layout", "bench", "find_goodput", "plan", "simulate"]
+__all__ = ["EngineSettings", "Layout", "bench", "find_goodput", "plan", "plan_sessions", "simulate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ class SimulationRequest:
     requests: int | None = None
     rate_s: float | None = None
     concurrency: int | None = None
+    sessions: int | None = None
+    closed: bool = False
+    idle_cap_s: float | None = None
+    start_within: float = 0.0
+    duration_s: float | None = None
     slos: Sequence[str] = ()
     calibration: str | Path | None = None
     seed: int = 0
@@ -71,10 +77,21 @@ def simulate(asked: SimulationRequest) -> SimulationResult:
         requests=asked.requests,
         rate_s=asked.rate_s,
         concurrency=asked.concurrency,
+        sessions=asked.sessions,
+        closed=asked.closed,
+        idle_cap_s=asked.idle_cap_s,
+        start_within=asked.start_within,
+        duration_s=asked.duration_s,
         seed=asked.seed,
     )
     fitted = read_calibration(Path(asked.calibration)) if asked.calibration else None
     return simulate_deployment(deployment, sent, fitted, [Slo.parse(text) for text in asked.slos])
+
+
+@takes(planner_sessions.SessionsRequest)
+def plan_sessions(asked: planner_sessions.SessionsRequest) -> planner_sessions.SessionsAnswer:
+    """How many sessions a layout holds within limits, where its knee is and why, and whether a host tier pays."""
+    return planner_sessions.plan_sessions(asked)
 
 
 @takes(BenchOptions)

@@ -35,6 +35,10 @@ WING = Wing(
         "twin serve": (f"{_V}.serve_twin:serve_twin", "Serve tokens with the twin's timing, to try routers."),
         "plan": (f"{_V}.plan:plan", "Rank ways to serve a model on given GPUs within latency limits."),
         "plan fleet": (f"{_V}.memory:fleet", "Size a fleet: prefill and decode nodes for a day's tokens."),
+        "plan sessions": (
+            f"{_V}.plan_sessions:sessions",
+            "Find how many sessions a layout holds, and what ends it.",
+        ),
         "plan memory": (f"{_V}.memory:memory", "Check whether a model fits the GPUs, with KV pool and margin."),
         "plan layouts": (f"{_V}.memory:layouts", "List the legal layouts of a model on GPUs."),
         "plan hardware": (f"{_V}.memory:hardware", "List the known GPUs and fabrics, your own included."),
@@ -77,7 +81,9 @@ WING = Wing(
         "profile": ("twin explain",),
         **dict.fromkeys(("predict", "estimate"), ("twin simulate", "plan")),
     },
-    functions={name: f"ridgeline.serving.api:{name}" for name in ("bench", "find_goodput", "plan", "simulate")},
+    functions={
+        name: f"ridgeline.serving.api:{name}" for name in ("bench", "find_goodput", "plan", "plan_sessions", "simulate")
+    },
     tools={name: f"ridgeline.serving.verbs.tools:{name}" for name in ("simulate", "plan", "bench")},
     files={"deploy": "ridgeline.serving.service.service:ServiceForm"},
     from_answer={"deploy": "ridgeline.serving.service.from_results:text_of_answer"},

@@ -475,14 +475,15 @@ def values_of(layout: Layout, settings: EngineSettings) -> dict[str, Value]:
             values[knob.name] = not value if knob.inverted else value
     if settings.cuda_graph_max_bs == 0 or settings.prefill_graph:
         values.pop("disable_prefill_cuda_graph", None)
-    return values | _host_tier_values(settings)
+    return values | host_tier_values(settings)
 
 
-def _host_tier_values(settings: EngineSettings) -> dict[str, Value]:
+def host_tier_values(settings: EngineSettings) -> dict[str, Value]:
     """What asks for this tier in host memory."""
     size, ratio = settings.host_tier_size, settings.host_tier_ratio
     if not (size or ratio):
         return {}
+    size = int(size) if size.is_integer() else size
     if settings.engine == "vllm":
         return {"kv_offloading_size": size}
     own: dict[str, Value] = {"hicache_size": size} if size else {"hicache_ratio": ratio}

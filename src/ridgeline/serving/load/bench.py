@@ -17,7 +17,6 @@ from ridgeline.serving.load.flow import Flow, Stretch, flow_of
 from ridgeline.serving.load.wire.endpoint import Endpoint
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult
 from ridgeline.serving.load.workers.worker import run_worker
-from ridgeline.serving.traffic.replay import Passes
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.session_summary import SessionSummary, summarise_sessions
 from ridgeline.serving.traffic.traffic import (
@@ -278,21 +277,12 @@ def assignment_of(
         most_at_once=plan.most_at_once,
         endless=endless,
         turns=any(arrival.after for arrival in arrivals),
-        again=_again(plan, arrivals) if endless else None,
+        again=Again.of(plan.traffic, arrivals) if endless else None,
         duration_s=plan.duration_s,
         timeout_s=plan.timeout_s,
         records_path=plan.records_path,
         give_up_s=plan.give_up_s,
     )
-
-
-def _again(plan: BenchPlan, arrivals: Sequence[Arrival]) -> Again | None:
-    """What follows when the list is through: whole sessions, also where the first began in their middle."""
-    if not any(arrival.after for arrival in arrivals):
-        return None
-    if plan.traffic.rules.start_within:
-        arrivals = replace(plan.traffic, rules=replace(plan.traffic.rules, start_within=0.0)).arrivals()
-    return Again(tuple(arrivals), Passes.over([(a.session, a.text, a.input_tokens) for a in arrivals]))
 
 
 def _schedule(plan: BenchPlan) -> tuple[list[Arrival], bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ridgeline.errors import ExitCode, InputError
@@ -15,8 +15,7 @@ from ridgeline.serving.load.goodput import FirstEstimate, find_goodput
 from ridgeline.serving.load.stream import LiveStream
 from ridgeline.serving.load.wire.endpoint import parse_endpoint
 from ridgeline.serving.traffic.requests import Slo
-from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop, SessionRules, Traffic, cut_short, parse_traffic
-from ridgeline.serving.traffic.turns import sessions_of
+from ridgeline.serving.traffic.traffic import OpenLoop, Traffic, cut_short, parse_traffic
 
 _CONCURRENCY = 8
 _OUTPUT_TOKENS = 128
@@ -88,91 +87,37 @@ def _traffic(options: BenchOptions) -> Traffic:
     text = options.traffic or f"fixed:{options.input_tokens}:{options.max_tokens or _OUTPUT_TOKENS}"
     if options.max_tokens is not None and options.max_tokens < 1:
         raise InputError(f"--max-tokens {options.max_tokens}: an answer has at least one token")
-    _refuse_two_paces(options)
-    rate_s, concurrency = options.rate_s, None if options.rate_s is not None else options.concurrency
-    concurrency = concurrency if options.sessions is None else options.sessions
-    if options.find_goodput and rate_s is None and concurrency is None:
-        rate_s = _ANY_RATE_S  # the axis is what counts: the search finds out where to begin
-    elif rate_s is None and concurrency is None and not Path(text).exists():
-        concurrency = _CONCURRENCY
-    requests = options.requests
-    if requests is None and not Path(text).exists():
-        requests = max(100, 10 * (concurrency or 0), math.ceil(10 * (rate_s or 0)))
-    traffic = parse_traffic(
-        text,
-        requests=requests,
-        rate_s=rate_s,
-        concurrency=concurrency,
-        burstiness=options.burstiness,
-        seed=options.seed,
-    )
-    traffic = cut_short(traffic, options.max_tokens) if options.traffic and options.max_tokens else traffic
-    return _with_sessions(options, traffic)
-
-
-def _refuse_two_paces(options: BenchOptions) -> None:
-    given = [
-        name
-        for name, value in (
-            ("--sessions", options.sessions),
-            ("--closed", options.closed or None),
-            ("--rate", options.rate_s),
-            ("--concurrency", options.concurrency),
-        )
-        if value is not None
-    ]
-    if len(given) > 1 and given != ["--rate", "--concurrency"]:
-        raise InputError(
-            f"{' and '.join(given)} do not go together: --sessions N keeps so many sessions going, --closed begins "
-            "them at their recorded times, --rate and --concurrency are for requests; keep one"
-        )
-    if options.sessions is not None and options.sessions < 1:
-        raise InputError(f"--sessions {options.sessions} would send nothing; use 1 or more")
-    if options.start_within and options.sessions is None:
-        raise InputError("--start-within is for --sessions N: it is where in their first session the N places begin")
     if options.cache_warmup and not options.start_within:
         raise InputError("--cache-warmup sends what precedes a session's middle; add --start-within, for example 0.7")
     if options.cache_warmup and options.find_goodput:
         raise InputError("--find-goodput leaves out what comes before the load has settled; leave out --cache-warmup")
-
-
-def _with_sessions(options: BenchOptions, traffic: Traffic) -> Traffic:
-    """The traffic with what the options say of sessions, and enough of them."""
-    asked = next(
-        (
-            name
-            for name, value in (
-                ("--sessions", options.sessions),
-                ("--closed", options.closed or None),
-                ("--idle-cap", options.idle_cap_s),
-            )
-            if value is not None
-        ),
-        "",
+    in_sessions = options.sessions is not None or options.closed
+    rate_s, concurrency = options.rate_s, options.concurrency
+    if rate_s is not None and not in_sessions:
+        concurrency = None  # it bounds an open loop
+    if not in_sessions and rate_s is None and concurrency is None:
+        if options.find_goodput:
+            rate_s = _ANY_RATE_S  # the axis is what counts: the search finds out where to begin
+        elif not Path(text).exists():
+            concurrency = _CONCURRENCY
+    traffic = parse_traffic(
+        text,
+        requests=options.requests,
+        rate_s=rate_s,
+        concurrency=concurrency,
+        burstiness=options.burstiness,
+        sessions=options.sessions,
+        closed=options.closed,
+        idle_cap_s=options.idle_cap_s,
+        start_within=options.start_within,
+        seed=options.seed,
+        usual_requests=max(100, 10 * (concurrency or options.sessions or 0), math.ceil(10 * (rate_s or 0))),
     )
-    if not traffic.has_sessions:
-        if not asked:
-            return traffic
-        raise InputError(
-            f"{asked} needs sessions, whose turns wait for answers, and {options.traffic or 'this traffic'} has none; "
-            "use --traffic with a recording of sessions, or sessions:agent or sessions:chat; --concurrency is for "
-            "single requests"
-        )
-    if options.find_goodput and isinstance(traffic.pace, OpenLoop):
+    if options.find_goodput and isinstance(traffic.pace, OpenLoop) and traffic.has_sessions:
         raise InputError("--find-goodput walks the number of sessions at once; say --sessions N, where to begin")
-    if options.rate_s is not None and options.concurrency is not None:
+    if options.rate_s is not None and options.concurrency is not None and traffic.has_sessions:
         raise InputError("sessions that begin at a --rate have no limit on requests at once; leave out --concurrency")
-    if options.closed:
-        if not isinstance(traffic.pace, AsRecorded):
-            raise InputError(
-                f"--closed begins sessions at their recorded times, and {options.traffic} has none; use --sessions N"
-            )
-        traffic = replace(traffic, pace=AsRecorded(closed=True))
-    rules = SessionRules(options.idle_cap_s, options.start_within)
-    traffic = replace(traffic, rules=rules)
-    while options.requests is None and (traffic.concurrency or 0) > len(sessions_of(traffic.arrivals())):
-        traffic = replace(traffic, requests=2 * traffic.requests)
-    return traffic
+    return cut_short(traffic, options.max_tokens) if options.traffic and options.max_tokens else traffic
 
 
 def _headers(given: Sequence[str]) -> dict[str, str]:

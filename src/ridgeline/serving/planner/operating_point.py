@@ -280,7 +280,7 @@ def schemes_for(question: PlanQuestion, rate_s: float | None) -> tuple[list[Sche
     """All there are, and those that are worth a simulation, in the order to try them."""
     gpus = question.cluster.gpus
     engines, split = colocated_units(question, gpus), pairs(question, gpus, rate_s)
-    schemes = [Scheme(question, u, gpus // u.gpus) for u in _varied(engines)]
+    schemes = [Scheme(question, u, gpus // u.gpus) for u in varied(engines)]
     each = _PAIRS_EACH if question.cluster.nodes <= _FEW_NODES else _PAIRS_LARGE
     schemes += [Scheme(question, p) for p in varied_pairs(split, each)]
     every = [Scheme(question, u, gpus // u.gpus) for u in engines] + [Scheme(question, p) for p in split]
@@ -313,7 +313,7 @@ def _beats(option: Option, scheme: Scheme, rate_s: float | None) -> bool:
     return option.scheme.with_slices(held).loss() <= scheme.loss() + 1e-9
 
 
-def _varied(units: Sequence[Unit]) -> list[Unit]:
+def varied(units: Sequence[Unit]) -> list[Unit]:
     """The most promising engines, at most two of the same tp and pp, so that different shapes are tried."""
     chosen: list[Unit] = []
     for unit in units:

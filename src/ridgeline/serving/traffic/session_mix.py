@@ -156,7 +156,7 @@ def fit(recorded: Replay) -> SessionMix:
         edited_kept=QuantileCurve.of(edited) if edited else _NONE,
         compacted_kept=QuantileCurve.of([kept for kept, _ in compacted]) if compacted else _NONE,
         compacted_tokens=QuantileCurve.of([tokens for _, tokens in compacted]) if compacted else _NONE,
-        shared_tokens=_shared_by_all([rows[places[0]] for places in by_session(rows)]),
+        shared_tokens=shared_by_all([(rows[at].text, rows[at].input_tokens) for at, *_ in by_session(rows)]),
         answers_stay=recorded.answers_stay,
     )
 
@@ -169,12 +169,12 @@ def _factor(values: Sequence[float], mean: float) -> float:
     return factor
 
 
-def _shared_by_all(firsts: Sequence[TraceRow]) -> int:
-    """How many tokens of its first prompt half of the sessions share with another."""
+def shared_by_all(firsts: Sequence[tuple[Text | None, int]]) -> int:
+    """How many tokens of its first prompt, a text's, half of the sessions share with another."""
     by_root: dict[Text, list[int]] = {}
-    for row in firsts:
-        if row.text is not None:
-            root, _, end = row.text.stretches(row.input_tokens)[0]
+    for text, tokens in firsts:
+        if text is not None:
+            root, _, end = text.stretches(tokens)[0]
             by_root.setdefault(root, []).append(end)
     shared = sorted(end for ends in by_root.values() if len(ends) > 1 for end in ends)
     return shared[len(shared) // 2] if 2 * len(shared) > len(firsts) else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -217,17 +217,28 @@ def parse_traffic(
     rate_s: float | None = None,
     concurrency: int | None = None,
     burstiness: float = 1.0,
+    sessions: int | None = None,
+    closed: bool = False,
+    idle_cap_s: float | None = None,
+    start_within: float = 0.0,
+    duration_s: float | None = None,
     seed: int = 0,
+    usual_requests: int = 1000,
 ) -> Traffic:
     """Traffic from the words of the command line.
 
     `sharegpt`, `sharegpt:IN:OUT` (other means), `fixed:IN:OUT`, `uniform:FROM-TO:FROM-TO`, `lognormal:IN:OUT[:SIGMA]`,
-    `sessions:agent`, `sessions:chat`, `sessions:FILE`, or a trace file. Without a rate or a concurrency a timed trace
-    keeps its own times and everything else is sent at once.
+    `sessions:agent`, `sessions:chat`, `sessions:FILE`, or a trace file. Without a rate, a concurrency or a number of
+    sessions a timed trace keeps its own times and everything else is sent at once. Without a number of requests it is
+    a whole trace or `usual_requests`, and more where so many sessions at once need more.
     """
-    if rate_s is not None and concurrency is not None:
-        raise InputError("give a rate (open loop) or a concurrency (closed loop), not both")
-    lengths = parse_lengths(text)
+    in_sessions = {"--sessions": sessions, "--closed": closed or None}
+    _refuse_two_paces(in_sessions | {"--rate": rate_s, "--concurrency": concurrency})
+    if sessions is not None and sessions < 1:
+        raise InputError(f"--sessions {sessions} would send nothing; use 1 or more")
+    if start_within and sessions is None:
+        raise InputError("--start-within is for --sessions N: it is where in their first session the N places begin")
+    lengths, at_once = parse_lengths(text), concurrency if sessions is None else sessions
     count = requests
     if isinstance(lengths, Replay):
         count = len(lengths.rows) if requests is None else requests
@@ -236,11 +247,41 @@ def parse_traffic(
     pace: Pace = AllAtOnce()
     if rate_s is not None:
         pace = OpenLoop(rate_s, burstiness)
-    elif concurrency is not None:
-        pace = ClosedLoop(concurrency)
+    elif at_once is not None:
+        pace = ClosedLoop(at_once)
     elif isinstance(lengths, Replay) and lengths.timed:
-        pace = AsRecorded()
-    return Traffic(lengths, 1000 if count is None else count, pace, seed)
+        pace = AsRecorded(closed=closed)
+    elif closed:
+        raise InputError(f"--closed begins sessions at their recorded times, and {text} has none; use --sessions N")
+    rules = SessionRules(idle_cap_s, start_within)
+    count = usual_requests if count is None else count
+    traffic = Traffic(lengths, count, pace, seed, rules=rules, duration_s=duration_s)
+    asked = [name for name, value in (in_sessions | {"--idle-cap": idle_cap_s}).items() if value is not None]
+    if asked and not traffic.has_sessions:
+        raise InputError(
+            f"{asked[0]} needs sessions, whose turns wait for answers, and {text} has none; use --traffic with a "
+            "recording of sessions, or sessions:agent or sessions:chat; --concurrency is for single requests"
+        )
+    return sessions_at_once(traffic, sessions) if requests is None and sessions is not None else traffic
+
+
+def _refuse_two_paces(asked: Mapping[str, float | None]) -> None:
+    given = [name for name, value in asked.items() if value is not None]
+    if given == ["--rate", "--concurrency"]:
+        raise InputError("give a rate (open loop) or a concurrency (closed loop), not both")
+    if len(given) > 1:
+        raise InputError(
+            f"{' and '.join(given)} do not go together: --sessions N keeps so many sessions going, --closed begins "
+            "them at their recorded times, --rate and --concurrency are for requests; keep one"
+        )
+
+
+def sessions_at_once(traffic: Traffic, sessions: int) -> Traffic:
+    """A closed loop of so many sessions, with as many requests as give each of them one of its own."""
+    traffic = replace(traffic, pace=ClosedLoop(sessions))
+    while sessions > len({a.session for a in traffic.arrivals()}):
+        traffic = replace(traffic, requests=2 * traffic.requests)
+    return traffic
 
 
 def _open_loop_times(count: int, pace: OpenLoop, rng: random.Random) -> list[float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from ridgeline.serving.traffic.replay import Passes
 from ridgeline.serving.traffic.texts import Text
-from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.traffic.traffic import Arrival, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,15 @@ class Again:
 
     arrivals: Sequence[Arrival]
     passes: Passes
+
+    @classmethod
+    def of(cls, traffic: Traffic, arrivals: Sequence[Arrival]) -> Again | None:
+        """What follows on these when they are through: whole sessions, also where the first began in their middle."""
+        if not any(arrival.after for arrival in arrivals):
+            return None
+        if traffic.rules.start_within:
+            arrivals = replace(traffic, rules=replace(traffic.rules, start_within=0.0)).arrivals()
+        return cls(tuple(arrivals), Passes.over([(a.session, a.text, a.input_tokens) for a in arrivals]))
 
     def sessions(self) -> Iterator[list[Arrival]]:
         by_session, each = sessions_of(self.arrivals), self.passes

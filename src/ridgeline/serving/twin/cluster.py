@@ -15,7 +15,7 @@ from typing import Protocol
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import Arrival
-from ridgeline.serving.traffic.turns import WaitingTurns
+from ridgeline.serving.traffic.turns import Again, WaitingTurns
 from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd, Tokenizers
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
@@ -23,15 +23,21 @@ from ridgeline.serving.twin.scheduler import Engine
 POLICIES = ("round-robin", "least-load", "cache-aware")
 
 
+# Of sglang-router and smg (--cache-threshold, --balance-abs-threshold, --balance-rel-threshold).
+CACHE_THRESHOLD, BALANCE_ABS, BALANCE_REL = 0.3, 64, 1.5
+
+
 class Router:
-    """Chooses an engine for each request. Cache-aware sends equal beginnings to one place unless it is overloaded."""
+    """Chooses an engine for each request. Cache-aware does as sglang-router and smg do: a prompt goes to whoever was
+    sent most of its beginning, if that is more than a threshold's share of it, else to the least loaded engine; and
+    so does every prompt while loads are far apart. What engines have forgotten since, the router does not know."""
 
     def __init__(self, engines: Sequence[Engine], policy: str) -> None:
         if policy not in POLICIES:
             raise InputError(f"routing {policy!r} is not known; use one of {', '.join(POLICIES)}")
         self.engines, self.policy = engines, policy
         self._turn = 0
-        self._home: dict[Text, Engine] = {}
+        self._sent: dict[Text, dict[Engine, int]] = {}  # how far each engine was sent a text, where it branches off
 
     def choose(self, arrival: Arrival) -> Engine:
         if len(self.engines) == 1:
@@ -39,17 +45,43 @@ class Router:
         if self.policy == "round-robin":
             self._turn += 1
             return self.engines[(self._turn - 1) % len(self.engines)]
-        lightest = self.engines[0]
+        chosen = self.engines[0]
         for engine in self.engines:
-            if engine.load < lightest.load:
-                lightest = engine
+            if engine.load < chosen.load:
+                chosen = engine
         if self.policy == "least-load" or arrival.text is None:
-            return lightest
-        home = self._home.setdefault(arrival.text.lineage()[0], lightest)
-        # the router's own balance rule: stay at home unless it holds half as much again, and 32 more
-        if home.load > 1.5 * lightest.load and home.load > lightest.load + 32:
-            return lightest
-        return home
+            return chosen
+        most = max(engine.load for engine in self.engines)
+        if most - chosen.load <= BALANCE_ABS or most <= BALANCE_REL * chosen.load:
+            known, of = self._known(arrival.text, arrival.input_tokens)
+            if known > CACHE_THRESHOLD * arrival.input_tokens:
+                chosen = min(of, key=lambda engine: engine.load)  # the router's own choice among these is arbitrary
+        self._remember(chosen, arrival.text, arrival.input_tokens)
+        return chosen
+
+    def _known(self, text: Text, tokens: int) -> tuple[int, list[Engine]]:
+        """How many tokens of a prompt some engine was sent before, and which ones."""
+        end, node = tokens, text
+        while True:
+            reach = {engine: min(sent, end) for engine, sent in self._sent.get(node, {}).items()}
+            known = max(reach.values(), default=0)
+            if known > node.start or (known and node.parent is None):
+                return known, [engine for engine, sent in reach.items() if sent == known]
+            if node.parent is None:
+                return 0, []
+            end, node = min(end, node.start), node.parent
+
+    def _remember(self, engine: Engine, text: Text, tokens: int) -> None:
+        end, node = tokens, text
+        while True:
+            sent = self._sent.setdefault(node, {})
+            if sent.get(engine, 0) >= end:
+                return  # and so it was sent all before it
+            if end > node.start:
+                sent[engine] = end
+            if node.parent is None:
+                return
+            end, node = min(end, node.start), node.parent
 
 
 class Front(Protocol):
@@ -150,17 +182,19 @@ def serve(
     concurrency: int | None = None,
     front_end: FrontEnd | None = None,
     until_s: float = math.inf,
-) -> list[Request]:
+    again: Again | None = None,
+) -> tuple[list[Request], dict[int, int]]:
     """Sends all arrivals that come before `until_s` through `front` and returns every one of these when the last has
-    ended, in their own order.
+    ended, in their own order; and of each session that was cut off, how many of its requests have no answer.
 
-    `front_end` is what each passes before: its tokenizers on the way in, its streams on the way out.
+    `front_end` is what each passes before: its tokenizers on the way in, its streams on the way out. `again` follows
+    when all have been sent.
     """
     due = sorted((a for a in arrivals if not a.after and a.at_s < until_s), key=lambda a: (a.at_s, a.number))
     tokenizers = Tokenizers(front_end or NO_FRONT_END)
     if isinstance(front, Replicas) and concurrency is None and not any(a.after for a in arrivals):
-        return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number)
-    turns = WaitingTurns(arrivals, concurrency)
+        return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number), {}
+    turns = WaitingTurns(arrivals, concurrency, again)
     front.endings_send = concurrency is not None or any(a.after for a in arrivals)
     done: list[Request] = []
     # when it is sent or, once that is known, when it reaches a scheduler; its number, itself, when it was sent
@@ -181,7 +215,7 @@ def serve(
         ended = front.advance(coming[0][0] if coming else math.inf)
         done += ended
         for request in ended:
-            for at_s, following in turns.after(request.arrival, request.seen_end_s):
+            for at_s, following in turns.after(request.arrival, request.seen_end_s, bool(request.failure)):
                 if at_s < until_s:
                     heapq.heappush(coming, (at_s, following.number, following, at_s, False))
-    return sorted(done, key=lambda r: r.arrival.number)
+    return sorted(done, key=lambda r: r.arrival.number), turns.cut_off()

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from ridgeline.errors import InputError
 from ridgeline.records.exhibit import Shown, TextTable
-from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, in_json
+from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, digits, in_json
 from ridgeline.records.measurement import Origin
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import nearest_fits
@@ -24,7 +24,9 @@ from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.serving.traffic.replay import Replay
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.session_mix import SessionMix
+from ridgeline.serving.traffic.session_summary import SessionSummary, summarise_sessions
 from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
+from ridgeline.serving.traffic.turns import Again
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
 from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer, PrefillEngine
@@ -67,6 +69,7 @@ class SimulationResult(JsonForm, Shown):
     kv_usage: tuple[tuple[float, float], ...]
     retractions: int
     cache: CacheUse
+    sessions: SessionSummary | None  # where turns wait for answers
     interval: dict[str, tuple[float, float]]
     kv_transfer_bytes_s: float | None  # what one prefill rank sent on average while prompts were computed
     cpu_s: float
@@ -86,6 +89,18 @@ class SimulationResult(JsonForm, Shown):
     def verdict(self) -> str:
         """fits, or the first memory risk of any role."""
         return next((m.verdict for m in self.memory if not m.fits), self.memory[0].verdict)
+
+    @property
+    @also_in_json("hit_rate", digits(4))
+    def hit_rate(self) -> float:
+        """Share of all prompt tokens that were found in the prefix cache of the GPUs."""
+        return self.cache.hit_tokens / max(1, self.cache.prompt_tokens)
+
+    @property
+    @also_in_json("host_hit_rate", digits(4))
+    def host_hit_rate(self) -> float:
+        """Share of all prompt tokens that came back from the host's memory."""
+        return self.cache.host_hit_tokens / max(1, self.cache.prompt_tokens)
 
     @property
     @also_in_json("ttft_last_ms", lambda seconds: seconds * 1000)
@@ -144,8 +159,10 @@ def simulate(
     served = front_end and not isinstance(traffic.pace, AllAtOnce)
     before = put_in_front(engines, deployment, calibration) if served else None
     until_s = math.inf if traffic.duration_s is None else traffic.duration_s
-    requests = serve(front, arrivals, traffic.concurrency, before, until_s)
+    again = None if traffic.concurrency is None or traffic.duration_s is None else Again.of(traffic, arrivals)
+    requests, unsent = serve(front, arrivals, traffic.concurrency, before, until_s, again)
     records = tuple(r.record() for r in requests)
+    in_sessions = any(arrival.after for arrival in arrivals)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
     under_way = at_once(summary, deployment.layout)
@@ -160,6 +177,7 @@ def simulate(
         kv_usage=_usage(engines),
         retractions=sum(e.retractions for e in engines),
         cache=_cache_use(engines),
+        sessions=summarise_sessions(records, unsent, slos, summary.duration_s) if in_sessions else None,
         interval=intervals(summary, _longest_ttft_s(records), known.calibration, doubts),
         doubts=doubts,
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,

@@ -33,24 +33,16 @@ class BenchArguments:
     concurrency: option.Concurrency = None
     rate_s: option.Rate = None
     burstiness: option.Burstiness = 1.0
-    sessions: Annotated[
-        int | None, typer.Option(help="Closed loop: this many sessions at once; their turns wait for answers.")
-    ] = None
-    closed: Annotated[
-        bool, typer.Option("--closed", help="Sessions begin at their recorded times; their turns wait for answers.")
-    ] = False
-    idle_cap_s: Annotated[
-        float | None, typer.Option("--idle-cap", help="Longest time to think between two turns, in seconds.")
-    ] = None
-    start_within: Annotated[
-        float, typer.Option(help="--sessions: begin the first ones in their middle, up to this share of them.")
-    ] = 0.0
+    sessions: option.Sessions = None
+    closed: option.Closed = False
+    idle_cap_s: option.IdleCap = None
+    start_within: option.StartWithin = 0.0
     cache_warmup: Annotated[
         bool,
         typer.Option("--cache-warmup", help="Send the first request of sessions begun in their middle unmeasured."),
     ] = False
     requests: Annotated[int | None, typer.Option(help="How many requests; default: 10 rounds, at least 100.")] = None
-    duration_s: Annotated[float | None, typer.Option("--duration", help="Stop sending after this many seconds.")] = None
+    duration_s: option.Duration = None
     warmup: Annotated[int, typer.Option(help="Requests sent first and not measured.")] = 0
     workers: Annotated[int, typer.Option(help="Processes that send the load.")] = 1
     # traffic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,29 @@ CalibrationFile = Annotated[Path | None, typer.Option(help="A calibration file m
 Concurrency = Annotated[int | None, typer.Option(help="Closed loop: this many requests at once.")]
 Rate = Annotated[float | None, typer.Option("--rate", help="Open loop: this many requests a second.")]
 Burstiness = Annotated[float, typer.Option(help="Open loop: 0 constant, 1 Poisson, above 1 burstier.")]
+Sessions = Annotated[
+    int | None, typer.Option(help="Closed loop: this many sessions at once; their turns wait for answers.")
+]
+Closed = Annotated[
+    bool, typer.Option("--closed", help="Sessions begin at their recorded times; their turns wait for answers.")
+]
+IdleCap = Annotated[
+    float | None, typer.Option("--idle-cap", help="Longest time to think between two turns, in seconds.")
+]
+StartWithin = Annotated[
+    float, typer.Option(help="--sessions: begin the first ones in their middle, up to this share of them.")
+]
+Duration = Annotated[float | None, typer.Option("--duration", help="Stop sending after this many seconds.")]
+HostTier = Annotated[
+    str | None,
+    typer.Option(
+        help="KV kept in host memory: 600 is GiB of all ranks for vLLM (--kv-offloading-size) and GB of each rank for "
+        "SGLang (--hicache-size); 2x is twice the KV pool (SGLang's --hicache-ratio)."
+    ),
+]
+Routing = Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")]
+PageSize = Annotated[int, typer.Option(help="Tokens of one KV page.")]
+Eviction = Annotated[str, typer.Option(help="What the prefix cache forgets first: lru, or SGLang's lfu or slru.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
@@ -66,6 +90,19 @@ def writing(name: str, path: Path) -> Iterator[None]:
 
 def fitted(file: Path | None) -> Calibration | None:
     return None if file is None else calibration.read_calibration(file)
+
+
+def host_tier(text: str | None) -> dict[str, float]:
+    """The setting that --host-tier stands for."""
+    if text is None:
+        return {}
+    try:
+        size = float(text.removesuffix("x"))
+    except ValueError:
+        size = math.nan
+    if not 0 < size < math.inf:
+        raise InputError(f"--host-tier {text!r} is no size; write 600, or 2x for twice the KV pool")
+    return {"host_tier_ratio" if text.endswith("x") else "host_tier_size": size}
 
 
 # settings of the processes around a served engine's scheduler

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from ridgeline.serving.twin.simulate import SimulationResult
 
 
-_ENGINE = ("schedule_conservativeness", "page_size", "radix_cache", "prefill_graph")
-_TRAFFIC = ("requests", "rate_s", "concurrency", "burstiness", "seed")
+_ENGINE = ("schedule_conservativeness", "page_size", "radix_cache", "eviction", "prefill_graph")
+_TRAFFIC = (
+    "requests", "rate_s", "concurrency", "burstiness",
+    "sessions", "closed", "idle_cap_s", "start_within", "duration_s", "seed",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,24 @@ class SimulationArguments(option.DeploymentArguments):
     """A deployment, what only the twin can be told about it, and its traffic."""
 
     schedule_conservativeness: Annotated[float, typer.Option(help="KV kept free for running requests.")] = 1.0
-    page_size: Annotated[int, typer.Option(help="Tokens of one KV page.")] = 1
+    page_size: option.PageSize = 1
     radix_cache: Annotated[bool, typer.Option(help="Reuse the KV of shared prefixes.")] = True
+    eviction: option.Eviction = "lru"
+    host_tier: option.HostTier = None
     prefill_graph: Annotated[
         bool | None, typer.Option(help="CUDA graphs of prefill steps; default: the engine's choice.")
     ] = None
-    routing: Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")] = "round-robin"
+    routing: option.Routing = "round-robin"
     traffic: option.TrafficText = "sharegpt"
     requests: Annotated[int | None, typer.Option(help="How many; default: 1000, or the whole trace.")] = None
     concurrency: option.Concurrency = None
     rate_s: option.Rate = None
     burstiness: option.Burstiness = 1.0
+    sessions: option.Sessions = None
+    closed: option.Closed = False
+    idle_cap_s: option.IdleCap = None
+    start_within: option.StartWithin = 0.0
+    duration_s: option.Duration = None
     calibration: option.CalibrationFile = None
     seed: Annotated[int, typer.Option(help="The same seed gives the same answer.")] = 0
     slos: option.Slos = None
@@ -62,7 +72,8 @@ def simulate(
 
     Example: ridgeline twin simulate --model deepseek-r1 --gpu h100 --nodes 2 --tp 16 --traffic sharegpt --requests 2000
     """
-    deployment = arguments.deployment(arguments.routing, **arguments.some(_ENGINE))
+    kept = option.host_tier(arguments.host_tier)
+    deployment = arguments.deployment(arguments.routing, **arguments.some(_ENGINE), **kept)
     sent = traffic_traffic.parse_traffic(arguments.traffic, **arguments.some(_TRAFFIC))
     limits = [traffic_requests.Slo.parse(text) for text in arguments.slos or ()]
     result = twin_simulate.simulate(deployment, sent, option.fitted(arguments.calibration), limits)
@@ -86,6 +97,7 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
         *(_latency(name, result) for name in ("ttft", "itl", "e2e")),
         f"  KV pool     {result.memory[-1].kv_tokens:10,} tokens  {peak:.0%} used at most, "
         f"{result.retractions} retracted",
+        *_sessions(result),
         f"  memory      {result.verdict}: {result.memory[-1].reason}",
     ]
     if s.goodput_s is not None:
@@ -110,6 +122,23 @@ def _engine(role: str, applied: Mapping[str, object]) -> str:
         f"at most {applied['max_running_requests']} running",
     )
     return f"  {'engine' if role == 'both' else role:<11} {'; '.join(parts)}"
+
+
+def _sessions(result: SimulationResult) -> list[str]:
+    """What was found in the caches, and what became of sessions."""
+    lines, found = [], result.sessions
+    if result.cache.hit_tokens or result.cache.host_hit_tokens or found is not None:
+        host = f", {result.host_hit_rate:.1%} in the host's memory" if result.cache.host_hit_tokens else ""
+        lines.append(f"  prompts     {result.hit_rate:10.1%} found in the GPUs' cache{host}")
+    if found is None:
+        return lines
+    lines.append(f"  sessions    {found.completed:10,} of {found.begun:,} completed, {found.completed_s:.3g} a second")
+    if found.session_p50_s is not None and found.session_p95_s is not None:
+        lines[-1] += f"; they took p50 {found.session_p50_s:,.0f} s, p95 {found.session_p95_s:,.0f} s"
+    return lines + [
+        f"  {f'TTFT, turn {each.turns}':<23}{each.ttft_ms.p50:10,.1f}{each.ttft_ms.p95:12,.1f}{each.ttft_ms.p99:12,.1f}"
+        for each in found.ttft_by_turn
+    ]
 
 
 def _latency(name: str, result: SimulationResult) -> str:

@@ -40,7 +40,12 @@ from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import MemoryPlan
 from ridgeline.serving.engines.releases import Version
-from ridgeline.serving.engines.settings import EngineSettings, speculation_problem, speculative_config
+from ridgeline.serving.engines.settings import (
+    EngineSettings,
+    host_tier_values,
+    speculation_problem,
+    speculative_config,
+)
 from ridgeline.serving.engines.vllm.defaults import VllmDefaults, meant, utilization
 from ridgeline.serving.engines.vllm.exclusions import EXCLUSIONS, lacks_layers
 from ridgeline.serving.engines.vllm.log import TEXTS, VALUES_TO_TRY, VllmLog, read_vllm_log
@@ -204,7 +209,7 @@ class _Vllm(ServingEngine):
         values["gpu_memory_utilization"] = utilization(memory, gpu)
         if settings.cuda_graph_max_bs is not None:
             values["cuda_graph_max_bs"] = settings.cuda_graph_max_bs
-        return values
+        return values | host_tier_values(settings)
 
     def meant(self, values: Mapping[str, Value], usual: Callable[[], MemoryPlan], gpu: Gpu) -> dict[str, Value]:
         return meant(values, usual(), gpu)

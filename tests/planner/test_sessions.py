@@ -1,0 +1,173 @@
+"""How many sessions a pool holds: small cases worked out by hand, and what the verb makes of them."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine, settings_of, values_of
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+from ridgeline.serving.planner import sessions as planner_sessions
+from ridgeline.serving.planner.candidates import PlanQuestion, make_unit
+from ridgeline.serving.planner.commands import unit_arguments
+from ridgeline.serving.planner.sessions import SessionsPlan
+from ridgeline.serving.traffic.replay import Replay, TraceRow
+from ridgeline.serving.traffic.requests import Slo
+from ridgeline.serving.traffic.texts import Text
+from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.simulate import simulate, step_time
+from tests.command_line import ridgeline
+from tests.twin import deployments as make
+
+TOKEN_BYTES = 2 * 32 * 8 * 128 * 2  # of llama-8b: keys and values, layers, heads, 16 bits
+
+
+def chats(prompt: int = 4000, *, shared: int = 0, same: bool = True, output: int = 20) -> Traffic:
+    """Sessions of four turns, 20 s apart. With `same` each turn goes on where the one before ended."""
+    rows: list[TraceRow] = []
+    common = Text(0)
+    for session in range(12):
+        text = Text(session + 1, common, shared)
+        for turn in range(4):
+            after = (len(rows) - 1,) if turn else ()
+            own = text if same else Text(1000 + len(rows))
+            rows.append(TraceRow(prompt + 100 * turn, output, None, own, session, after, 20.0 if turn else 0.0))
+    return Traffic(Replay(tuple(rows), "made"), len(rows), ClosedLoop(1), duration_s=240.0)
+
+
+def planned(
+    monkeypatch: pytest.MonkeyPatch, traffic: Traffic, pool: int | None, *slos: str, host_bytes: float | None = None
+) -> SessionsPlan:
+    with monkeypatch.context() as patched:
+        if pool:
+            patched.setattr(planner_sessions, "simulate", partial(simulate, kv_tokens_per_rank=pool))
+            patched.setattr(planner_sessions, "step_time", partial(step_time, kv_tokens_per_rank=pool))
+        limits = tuple(map(Slo.parse, slos))
+        search = planner_sessions._Search(make.llama(), traffic, Calibration(), limits)
+        search.most()
+        return search.plan(host_bytes)
+
+
+def test_a_pool_of_9000_tokens_holds_two_sessions_of_4300_and_not_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, chats(), 9000, "ttft_p50_ms=100")
+    assert (plan.sessions, plan.fails, plan.cause) == (2, 3, "KV pool")
+    two, three = (next(load for load in plan.loads if load.sessions == n) for n in (2, 3))
+    assert two.holds and not three.holds and three.broken == ("ttft_p50_ms=100",)
+    assert 2 * 4000 < two.live_tokens < 9000 < three.live_tokens < 3 * 4400
+    assert "3 sessions hold 12," in plan.why and "room for 9,000" in plan.why
+    assert "<- knee" in repr(plan) and plan.host_tier is None
+
+
+def test_what_all_sessions_begin_with_is_held_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3,000 tokens of instructions and 1,170 more of each session on average: five hold 8,850, six 10,020."""
+    plan = planned(monkeypatch, chats(shared=3000), 9000, "ttft_p50_ms=100")
+    assert (plan.sessions, plan.fails, plan.cause) == (5, 6, "KV pool")
+    five = next(load for load in plan.loads if load.sessions == 5)
+    assert five.live_tokens == pytest.approx(8850, abs=100)
+
+
+def test_a_host_tier_pays_by_as_many_sessions_as_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 GB hold 22,888 tokens: five sessions of 4,320, not six; 2 GB hold three."""
+    assert 5 * 4320 < 3e9 / TOKEN_BYTES < 6 * 4320 and 3 * 4320 < 2e9 / TOKEN_BYTES < 4 * 4320
+    plan = planned(monkeypatch, chats(), 9000, "ttft_p50_ms=100", host_bytes=3.4e9)
+    assert plan.sessions == 2 and plan.host_tier is not None and plan.host_tier.pays
+    assert (plan.host_tier.sessions, plan.host_tier.size) == (5, 3.0)
+    assert plan.host_tier.flags == "--enable-hierarchical-cache --hicache-size 3"
+    assert any(load.host_tier and load.host_hit_rate > 0.3 for load in plan.loads)
+
+
+def test_a_host_tier_does_not_pay_where_prompts_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, chats(8000, same=False), None, "ttft_p95_ms=600", host_bytes=1e12)
+    assert plan.sessions >= 2 and plan.cause == "prefill"
+    assert plan.host_tier is not None and not plan.host_tier.pays and "prefill" in plan.host_tier.why
+    assert max(load.slow_tokens for load in plan.loads) > 7900
+
+
+def test_decode_is_the_knee_where_a_limit_on_tokens_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = planned(monkeypatch, chats(200, output=400), None).loads[0]
+    assert alone.tpot_ms is not None
+    limit = f"tpot_p50_ms={1.3 * alone.tpot_ms.p50:.3f}"
+    plan = planned(monkeypatch, chats(200, output=400), None, limit, "ttft_p95_ms=10000")
+    assert plan.sessions >= 1 and plan.cause == "decode"
+
+
+def test_without_a_limit_ttft_must_not_take_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, chats(), 9000)
+    alone = next(load for load in plan.loads if load.sessions == 1).ttft_ms
+    assert alone is not None and [(s.latency, s.quantile) for s in plan.limits] == [("ttft", "p95")]
+    assert plan.limits[0].limit_ms == pytest.approx(5 * alone.p95, rel=0.01)
+
+
+def test_where_one_session_is_too_much_nothing_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, chats(), 9000, "ttft_p50_ms=1", host_bytes=3e9)
+    assert (plan.sessions, plan.fails) == (0, 1) and len(plan.loads) == 1
+
+
+@given(st.integers(1, 30_000), st.integers(2, 20_000))
+def test_a_bracket_closes_to_a_tenth_in_few_runs(limit: int, guess: int) -> None:
+    tried: list[int] = []
+
+    def holds(sessions: int) -> bool:
+        tried.append(sessions)
+        return sessions <= limit
+
+    found = planner_sessions._bracketed(holds, guess)
+    least = min(limit, planner_sessions.MOST_SESSIONS)
+    assert found <= least and (found + 1 > least or found * planner_sessions.NEAR >= least)
+    assert len(tried) <= 35 and len(set(tried)) == len(tried)
+
+
+@pytest.mark.parametrize(
+    ("engine", "size", "ratio", "said"),
+    [
+        ("sglang", 100.0, 0.0, "--enable-hierarchical-cache --hicache-size 100"),
+        ("sglang", 0.0, 2.5, "--enable-hierarchical-cache --hicache-ratio 2.5"),
+        ("vllm", 600.0, 0.0, "--kv-offloading-size 600"),
+    ],
+)
+def test_printed_commands_ask_for_the_host_tier(engine: str, size: float, ratio: float, said: str) -> None:
+    settings = parse_engine(engine, EngineSettings(host_tier_size=size, host_tier_ratio=ratio))
+    question = PlanQuestion(load_model("llama-8b"), make_cluster("h200", 1, 1), 4000, 100, (), settings, Calibration())
+    unit = make_unit(question, Layout(gpus_per_node=1), "both")
+    assert unit is not None and said in " ".join(unit_arguments(unit))
+    read = settings_of(values_of(unit.layout, unit.settings), settings)
+    assert (read.host_tier_size, read.host_tier_ratio) == (size, ratio)
+
+
+WORDS = ("plan", "sessions", "--model", "llama-8b", "--gpu", "h100", "--gpus-per-node", 2, "--traffic", "sessions:chat",
+         "--idle-cap", 5, "--duration", 60)  # fmt: skip
+
+
+def test_the_verb_compares_layouts_and_marks_the_knee() -> None:
+    words = (*WORDS, "--slo", "tpot_p95_ms=7", "--slo", "ttft_p95_ms=200", "--top", 2)
+    said = ridgeline(*words)
+    assert said.returncode == 0, said.stderr
+    assert "<- knee" in said.stdout and "other layouts" in said.stdout and "knee: " in said.stdout
+    document = json.loads(ridgeline(*words, "--json").stdout)
+    assert document["sessions"] == max(plan["sessions"] for plan in document["plans"]) > 0
+    assert document["plans"][0]["loads"][0]["sessions"] == 1
+
+
+def test_the_verb_ends_with_1_where_nothing_holds() -> None:
+    found = ridgeline(*WORDS, "--tp", 2, "--slo", "tpot_p95_ms=0.1")
+    assert found.returncode == 1 and "one session alone breaks tpot_p95_ms=0.1" in found.stderr
+
+
+def test_traffic_without_sessions_is_refused() -> None:
+    found = ridgeline(*WORDS, "--traffic", "fixed:10:10")
+    assert found.returncode == 2 and "needs sessions" in found.stderr
+
+
+def test_engines_that_decode_alone_are_refused() -> None:
+    apart = make.split()
+    with pytest.raises(planner_sessions.InputError, match="prefill and decode"):
+        planner_sessions._Search(apart, chats(), Calibration(), ())
+    assert isinstance(apart, Deployment)
