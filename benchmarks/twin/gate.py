@@ -2,8 +2,8 @@
 
     python benchmarks/twin/gate.py EVIDENCE [--sample 4] [--only board,served] [--save FILE] [--against FILE]
 
-EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, per-request/); the calibrated sets are
-read from `measured/` beside this file. `--sample N` takes every N-th row of each site of the board.
+EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, per-request/, agentic/, traces/); the
+calibrated sets are read from `measured/` beside this file. `--sample N` takes every N-th row of each site of the board.
 `--against` compares the rows that both runs have, set by set, names every figure that got worse by more than two
 points, and ends with 1 if there is one.
 
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import agent_sessions
 import public_rows
 import rate_driven
 from accuracy import BOUNDS, HERE, LOG, SAME_ENGINE, STUDY, _calibration, _column
@@ -426,6 +427,26 @@ def _per_request(options: argparse.Namespace) -> Iterator[Point]:
                 yield _point("per-request", name, deployment, figure, 1000 * value, predicted, bounds)
 
 
+# -- agents that come back --------------------------------------------------------------------------------------------
+
+_TAKEN_OFF_MS = 5000.0  # TTFT p50 of a load that the KV pool does not hold; its figures follow from how long it lasted
+
+
+def _agents(options: argparse.Namespace) -> Iterator[Point]:
+    for folder in sorted((options.evidence / "public" / "agentic").glob("*/summary.csv")):
+        for run in agent_sessions.runs(folder.parent, agent_sessions.arguments().parse_args([str(folder.parent)])):
+            if run.measured["ttft"] > _TAKEN_OFF_MS:
+                continue
+            summary = run.result.summary
+            assert summary.ttft_ms is not None
+            assert summary.itl_ms is not None
+            for key, figure, name, middle in (("ttft", "TTFT", "ttft_p50_ms", summary.ttft_ms.p50),
+                                              ("tpot", "TPOT", "itl_p50_ms", summary.itl_ms.p50)):  # fmt: skip
+                bounds = _bounds(run.result, run.deployment, name, run.predicted[key] / middle)
+                row = f"{folder.parent.name} {run.users} users{' tier' if run.tier else ''} {key}"
+                yield _point("agents", row, run.deployment, figure, run.measured[key], run.predicted[key], bounds)
+
+
 SETS: dict[str, Callable[[argparse.Namespace], Iterator[Point]]] = {
     "served": _served,
     "per-request": _per_request,
@@ -435,6 +456,7 @@ SETS: dict[str, Callable[[argparse.Namespace], Iterator[Point]]] = {
     "colocated": _file(2),
     "split": _file(3),
     "board": _board,
+    "agents": _agents,
 }
 
 

@@ -207,7 +207,7 @@ def serve(
         while coming and coming[0][0] <= now_s:
             at_s, _, arrival, sent_s, ready = heapq.heappop(coming)
             if not ready:
-                at_s = tokenizers.ready_s(at_s, arrival.input_tokens) + front.backlog_s(at_s)
+                at_s = tokenizers.ready_s(at_s, arrival.input_tokens, arrival.text is not None) + front.backlog_s(at_s)
                 heapq.heappush(coming, (at_s, arrival.number, arrival, sent_s, True))
                 continue
             front.send(Request(arrival, sent_s, arrival.input_tokens), at_s)

@@ -67,18 +67,20 @@ class Tokenizers:
         self._accept_s = front_end.accept_s * front_end.factor
         self._token_s = front_end.token_s * front_end.factor
         self._hand_over_s = front_end.hand_over_s * front_end.factor
+        self._computed_s = front_end.computed_s * front_end.factor
         self._free_s = [0.0] * front_end.tokenizers
 
-    def ready_s(self, at_s: float, tokens: int) -> float:
-        """When a prompt that is sent now reaches the scheduler. Calls come in the order of their times."""
+    def ready_s(self, at_s: float, tokens: int, shared: bool = False) -> float:
+        """When a prompt that is sent now reaches the scheduler. Calls come in the order of their times. What of a
+        `shared` one is computed is known later (`FrontEnd.late_s`); of others it is all."""
         start_s = max(at_s, self._free_s[0])
         done_s = start_s + tokens * self._token_s
         heapq.heapreplace(self._free_s, done_s)
-        return done_s + self._accept_s + tokens * self._hand_over_s
+        return done_s + self._accept_s + tokens * (self._hand_over_s + (0.0 if shared else self._computed_s))
 
     def all_ready(self, due: Sequence[Arrival]) -> list[tuple[float, Arrival]]:
         """Arrivals in the order in which they reach the scheduler, with those times."""
-        ready = [(self.ready_s(a.at_s, a.input_tokens), a) for a in due]
+        ready = [(self.ready_s(a.at_s, a.input_tokens, a.text is not None), a) for a in due]
         return sorted(ready, key=lambda pair: (pair[0], pair[1].number))
 
 

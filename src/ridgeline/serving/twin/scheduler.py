@@ -273,7 +273,8 @@ class Engine:
             seen_s += behind_s
             self.streamed_s = seen_s + self.front_end.send_s
             if not request.stays:
-                computed = request.arrival.input_tokens - (request.first_cached or 0)
+                shared = request.arrival.text is not None
+                computed = request.arrival.input_tokens - (request.first_cached or 0) if shared else 0
                 request.late_s = self.front_end.late_s(len(self.running), self._step_s, computed)
                 request.first_behind_s = behind_s
         if request.stays:

@@ -174,7 +174,7 @@ class Api:
             counters.output_tokens += answer.made
             counters.e2e.add(self.clock.now_s() - now_s)
 
-        wait_s = (self._tokenizers.ready_s(now_s, asked.input_tokens) - now_s) / self.clock.speed
+        wait_s = (self._tokenizers.ready_s(now_s, asked.input_tokens, text is not None) - now_s) / self.clock.speed
         coming = asyncio.get_running_loop().call_later(wait_s, self.role.take, request, asked)
 
         def gone() -> None:
