@@ -114,3 +114,12 @@ def test_the_same_seed_gives_the_same_sessions() -> None:
     rules = SessionRules(start_within=0.7)
     one, again = (played(chats(6), ClosedLoop(2), rules=rules).records for _ in range(2))
     assert [(r.number, r.sent_s, r.end_s) for r in one] == [(r.number, r.sent_s, r.end_s) for r in again]
+
+
+def test_a_turn_that_lands_on_another_attention_rank_finds_nothing() -> None:
+    """Ranks get requests in turn: of one chat that is alone, only every second turn comes to where it was."""
+    replay, deployment = chats(1, turns=9), make.r1("h200", tp=16, attn_dp=2, ep=16, nodes=2)
+    traffic = Traffic(replay, len(replay.rows), ClosedLoop(1))
+    found = [r.cached_tokens for r in simulate(deployment, traffic).records]
+    assert found[:2] == [0, 0]
+    assert found[2:] == [2000 + 500 * (turn - 2) for turn in range(2, 9)]

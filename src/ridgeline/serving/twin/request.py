@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S, KV_TRANSFER
 from ridgeline.serving.traffic.requests import RequestRecord
+from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import Arrival
 from ridgeline.serving.twin.gaps import DecodeRuns, RequestGaps
 
@@ -20,6 +21,7 @@ class Request:
     sent_s: float
     todo: int  # prompt tokens still to compute
     worker: str = ""
+    text: Text | None = None  # of what its prompt is the beginning, for the cache of the engine that has it
     cached: int = 0  # prompt tokens that were there when it was taken on
     first_cached: int | None = None  # and when it was taken on for the first time
     from_host: int = 0  # of these, tokens that must be brought back from the host

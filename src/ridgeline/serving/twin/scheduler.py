@@ -13,6 +13,7 @@ from collections import deque
 
 from ridgeline.serving.engines.knobs import KNOBS
 from ridgeline.serving.engines.settings import Applied
+from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefix_cache import CacheUse, HostTier, PrefixCache
@@ -21,6 +22,7 @@ from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
 
 RETRACT_STEPS = 20  # room that a retraction makes, in decode steps of the batch that stays
+_MOST_TEXTS = 1_000_000  # that are told apart by rank
 RETRY_STEPS = 8  # an admission that failed for want of KV is tried again after at most so many decode steps
 
 
@@ -60,6 +62,8 @@ class Engine:
         if self.cache is not None and (tokens := self.applied.host_tokens):
             self.tier = HostTier(tokens, self.applied.host_token_s, self.applied.host_policy, self.cache)
         self.cache_use = CacheUse()
+        self._of_rank: dict[tuple[int, Text], Text] = {}
+        self._dealt = 0  # requests that attention-DP ranks got so far
         self.in_cache_tokens = 0  # of running requests, as each counts what it has there
         self.usage: list[tuple[float, float]] = [(0.0, 0.0)]
 
@@ -84,12 +88,26 @@ class Engine:
         if self.idle:
             self.clock = max(self.clock, at_s)
             self.share = self.first_share
-        request.worker = self.name
+        self._assign(request)
         self.waiting.append(request)
         self.load += 1
         self.quiet_until_s = self.clock
         self.blocked_by_kv = False
         self.take_in(at_s)
+
+    def _assign(self, request: Request) -> None:
+        """Attention-DP ranks get requests in turn, and each has a cache of its own: to the cache of all of them, a text
+        on one rank is another than on the next."""
+        request.worker, request.text = self.name, request.arrival.text
+        if self.cache is None or request.text is None or (ranks := self.times.layout.attn_dp) == 1:
+            return
+        self._dealt += 1
+        if len(self._of_rank) > _MOST_TEXTS:
+            self._of_rank.clear()  # later prompts find nothing of earlier ones
+        mine: Text | None = None
+        for text in request.text.lineage():
+            mine = self._of_rank.setdefault((self._dealt % ranks, text), Text(text.name, mine, text.start))
+        request.text = mine
 
     def take_in(self, at_s: float) -> None:
         """A request that comes now has taken its time, until now, from the process that also sends tokens."""
@@ -170,7 +188,7 @@ class Engine:
 
     def _look_up(self, request: Request) -> int:
         """Finds what is cached of its prompt; how many tokens of that nobody reads yet, and so count as room so far."""
-        text, tokens = request.arrival.text, request.arrival.input_tokens
+        text, tokens = request.text, request.arrival.input_tokens
         if self.cache is None or text is None:
             return 0
         here = self.cache.matched(text, tokens)
@@ -189,7 +207,7 @@ class Engine:
             use.hit_tokens += here
             use.host_hit_tokens += request.from_host
         use.count(request.arrival.input_tokens, here)
-        text = request.arrival.text
+        text = request.text
         if not request.cached or self.cache is None or text is None:
             return
         self.cache.lock(text, here)
@@ -208,13 +226,13 @@ class Engine:
 
     def _keep(self, request: Request) -> None:
         """What is computed of its prompt can be found by others from now on."""
-        if self.cache is not None and request.arrival.text is not None:
+        if self.cache is not None and request.text is not None:
             done = min(request.arrival.input_tokens, request.held)
             if done > request.in_cache:
-                self.cache.extend(request.arrival.text, request.in_cache, done)
+                self.cache.extend(request.text, request.in_cache, done)
                 self._now_in_cache(request, done)
                 if self.tier is not None:
-                    self.tier.computed(request.arrival.text, done)
+                    self.tier.computed(request.text, done)
 
     def _reserved(self) -> float:
         return (self.finish_sum - len(self.running) * self.step_number) * self.applied.accept_length * self.share
@@ -273,7 +291,7 @@ class Engine:
             seen_s += behind_s
             self.streamed_s = seen_s + self.front_end.send_s
             if not request.stays:
-                shared = request.arrival.text is not None
+                shared = request.text is not None
                 computed = request.arrival.input_tokens - (request.first_cached or 0) if shared else 0
                 request.late_s = self.front_end.late_s(len(self.running), self._step_s, computed)
                 request.first_behind_s = behind_s
@@ -381,19 +399,19 @@ class Engine:
             self._leave_in_cache(self.cache, request, answer_tokens)
 
     def _leave_in_cache(self, cache: PrefixCache, request: Request, answer_tokens: int) -> None:
-        arrival, in_cache = request.arrival, request.in_cache
+        arrival, text, in_cache = request.arrival, request.text, request.in_cache
         self._now_in_cache(request, 0)
         whole = arrival.input_tokens + answer_tokens
-        if arrival.text is not None:
-            cache.release(arrival.text, in_cache, whole if arrival.answer_stays else in_cache)
+        if text is not None:
+            cache.release(text, in_cache, whole if arrival.answer_stays else in_cache)
         if not answer_tokens or not cache.tokens:
             return
-        if arrival.text is not None and arrival.answer_stays:
+        if text is not None and arrival.answer_stays:
             if self.tier is not None:
-                self.tier.computed(arrival.text, whole)
+                self.tier.computed(text, whole)
         else:
             # nobody asks for it again, but an engine cannot know that
-            left = answer_tokens if arrival.text is not None else whole
+            left = answer_tokens if text is not None else whole
             cache.add_unshared(left)
             if self.tier is not None:
                 self.tier.computed_unshared(left)
@@ -455,7 +473,7 @@ class PolledEngine(Engine):
         if self.idle:
             super().submit(request, at_s)
             return
-        request.worker = self.name
+        self._assign(request)
         self.inbox.append(request)
         self.take_in(at_s)
         self.load += 1
