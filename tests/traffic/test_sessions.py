@@ -215,6 +215,8 @@ def test_a_damaged_trace_is_refused_with_its_line(tmp_path: Path, lines: list[An
     [
         (_agent("a", 5.0, 1280, shared=10, output_length=None), "without an answer"),
         (_agent("a", 5.0, None, shared=10), "without a length"),
+        (_agent("a", 5.0, 10**20, shared=10), "without a length"),
+        (_agent("a", 5.0, None, shared=10, input_length="9" * 5000), "without a length"),
         (_agent("a", 5.0, 1280, shared=10, blocks=7), "disagree with its length"),
         (_agent("a", 0.5, 1280, shared=10), "begun before the answer"),
         ('{"session": "a", "input_le', "half line at the end"),
@@ -229,6 +231,15 @@ def test_a_bad_row_is_left_out_and_counted(tmp_path: Path, bad: Any, says: str) 
     if tail:
         assert read.rows[-1].after == (0,)
         assert shared_tokens(read.rows[0], read.rows[-1]) <= 640
+
+
+def test_sessions_that_do_not_say_what_they_share_are_still_sessions(tmp_path: Path) -> None:
+    turns = [_agent("a", 0.0, 640), _agent("a", 5.0, 1280), _agent("b", 6.0, 640)]
+    for turn in turns:
+        del turn["shared_with_previous"]
+    read = _read(tmp_path, *turns)
+    assert [row.after for row in read.rows] == [(), (0,), ()] and _share(read.rows, 0, 1) == 0
+    assert read.notes == ("1 later turn without shared_with_previous, taken to share nothing with the turn before",)
 
 
 _AGENT = st.builds(

@@ -85,6 +85,8 @@ def test_the_verb_shows_hit_rates_and_ttft_by_turn(tmp_path: Path) -> None:
         (["--traffic", "sessions:chat", "--closed"], "--closed begins sessions at their recorded times"),
         (["--host-tier", "much"], "--host-tier 'much' is no size"),
         (["--host-tier", "0"], "--host-tier '0' is no size"),
+        (["--duration", "0"], "a duration of 0 s measures nothing"),
+        (["--duration", "nan"], "a duration of nan s measures nothing"),
         (["--eviction", "random"], "eviction 'random' is not simulated"),
     ],
 )
