@@ -61,7 +61,7 @@ def sessions(arguments: SessionsArguments, as_json: option.AsJson = False) -> No
     """Find how many sessions a layout holds within limits, what ends it, and whether KV in host memory pays.
 
     Without --tp and the like, layouts for all GPUs are compared. Where --slo says nothing of TTFT or E2E, TTFT must
-    not take off: p95 is at most five times that of one session.
+    not take off: p95 is at most five times that of one session alone on the fastest layout.
 
     Exit code 1: no number of sessions keeps the limits.
 
