@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -383,7 +384,10 @@ def test_what_became_of_sessions():
     assert summarise_sessions(rows, {}, [], 1.0).as_json()["kept"] is None
 
 
-def test_the_search_walks_sessions_and_says_so():
+def test_the_search_walks_sessions_and_says_so(monkeypatch: pytest.MonkeyPatch):
+    # a busy machine that runs the tests would make runs void
+    monkeypatch.setattr("ridgeline.serving.load.stream.judge", lambda *asked: SimpleNamespace(why=""))
+
     def search(server: Scripted, limit: str) -> Edge:
         given = plan(server, chats(20, 4, think_s=0.05), 2, slos=(Slo.parse(limit),))
         return find_goodput(given, lambda: LiveStream(given), terms=GoodputTerms(0.5, 6.0))
@@ -391,7 +395,7 @@ def test_the_search_walks_sessions_and_says_so():
     with Scripted(tokens(2, first_s=0.02)) as server:
         edge = search(server, "ttft_p95_ms=60000")
         assert edge.unit == "sessions at once" and edge.holds >= 1
-        with pytest.raises(NothingFound, match="even 1 sessions at once does not hold"):
+        with pytest.raises(NothingFound, match=r"even \d sessions at once does not hold"):
             search(server, "ttft_p95_ms=1")
 
 
