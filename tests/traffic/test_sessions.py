@@ -275,6 +275,8 @@ def test_whatever_is_read_waits_for_earlier_rows_and_shares_no_more_than_there_i
         assert "no other was left" in str(refused) or "holds no request" in str(refused)
         return
     kept = sorted(chance.sample(range(len(read.rows)), chance.randint(1, len(read.rows))))
+    end, first = 3 * len(read.rows) + 1, len(read.rows) + 1
+    assert repr(repeated(read.rows, end, first)) == repr(repeated(read.rows, end)[first:])
     for rows in (read.rows, repeated(read.rows, 2 * len(read.rows) + 1), in_order(read.rows, kept)):
         for place, row in enumerate(rows):
             assert all(earlier < place and rows[earlier].session == row.session for earlier in row.after)

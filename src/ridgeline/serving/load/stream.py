@@ -178,7 +178,7 @@ class _ArrivalDraws:
         lengths = self._traffic.lengths
         if isinstance(lengths, Replay):
             # a trace gone through again must not find its own prompts in the server's cache
-            lengths = replace(lengths, rows=tuple(repeated(lengths.rows, self._drawn + count)[self._drawn :]))
+            lengths = replace(lengths, rows=tuple(repeated(lengths.rows, self._drawn + count, self._drawn)))
         self._drawn += count
         seed = self._traffic.seed + self._draws
         return replace(self._traffic, lengths=lengths, requests=count, pace=pace, seed=seed)
