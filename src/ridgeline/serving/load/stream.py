@@ -79,7 +79,8 @@ class LiveStream:
         self._assignment = replace(assignment_of(plan, server, salt), duration_s=None, give_up_s=None)
         # sessions go on while their number is changed, so they are drawn once
         arrivals = plan.traffic.arrivals() if isinstance(plan.traffic.pace, ClosedLoop) else []
-        given = replace(assignment_of(plan, server, salt, arrivals, endless=True), duration_s=None, give_up_s=None)
+        given = assignment_of(plan, server, salt, arrivals, endless=bool(arrivals))
+        given = replace(given, duration_s=None, give_up_s=None)
         self._sessions = given if given.turns else None
         if plan.workers == 1:
             self._worker: OpenWorker | OpenPool = OpenWorker(self._assignment, self._start_s)

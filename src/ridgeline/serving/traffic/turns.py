@@ -21,7 +21,7 @@ class Again:
     @classmethod
     def of(cls, traffic: Traffic, arrivals: Sequence[Arrival]) -> Again | None:
         """What follows on these when they are through: whole sessions, also where the first began in their middle."""
-        if not any(arrival.after for arrival in arrivals):
+        if not traffic.has_sessions:  # these may be the last turns of sessions begun in their middle
             return None
         if traffic.rules.start_within:
             arrivals = replace(traffic, rules=replace(traffic.rules, start_within=0.0)).arrivals()
