@@ -240,6 +240,15 @@ def test_until_the_time_is_over_sessions_begin_with_text_that_nobody_has_sent(wo
     assert max(r.scheduled_s for r in result.records) < 1.0
 
 
+def test_sessions_of_which_only_the_last_turn_was_left_to_warm_up_are_followed_by_others():
+    with Scripted(tokens(2)) as server:
+        given = plan(server, chats(1, 2), 1, duration_s=0.5, cache_warmup=True)
+        sent = replace(given.traffic, rules=SessionRules(start_within=0.999))
+        late = next(each for n in range(99) if len((each := replace(sent, seed=n)).arrivals()) == 1)
+        result = bench(replace(given, traffic=late))
+    assert result.sessions is not None and result.sessions.begun >= 1 and result.summary.ok
+
+
 def test_what_the_run_cut_off_is_neither_completed_nor_failed():
     with Scripted(tokens(2, first_s=0.01)) as server:
         result = bench(plan(server, chats(2, 3, think_s=0.5), 2, duration_s=0.7))

@@ -268,7 +268,7 @@ def assignment_of(
         endpoint=plan.endpoint,
         address=server.address,
         arrivals=tuple(arrivals),
-        slots=plan.traffic.concurrency or 0 if arrivals else 0,
+        slots=plan.traffic.concurrency or 0 if arrivals or again else 0,
         model=server.model,
         stream=plan.stream,
         ignore_eos=plan.ignore_eos,
