@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -239,6 +240,15 @@ def test_until_the_time_is_over_sessions_begin_with_text_that_nobody_has_sent(wo
     assert max(r.scheduled_s for r in result.records) < 1.0
 
 
+def test_sessions_of_which_only_the_last_turn_was_left_to_warm_up_are_followed_by_others():
+    with Scripted(tokens(2)) as server:
+        given = plan(server, chats(1, 2), 1, duration_s=0.5, cache_warmup=True)
+        sent = replace(given.traffic, rules=SessionRules(start_within=0.999))
+        late = next(each for n in range(99) if len((each := replace(sent, seed=n)).arrivals()) == 1)
+        result = bench(replace(given, traffic=late))
+    assert result.sessions is not None and result.sessions.begun >= 1 and result.summary.ok
+
+
 def test_what_the_run_cut_off_is_neither_completed_nor_failed():
     with Scripted(tokens(2, first_s=0.01)) as server:
         result = bench(plan(server, chats(2, 3, think_s=0.5), 2, duration_s=0.7))
@@ -383,7 +393,10 @@ def test_what_became_of_sessions():
     assert summarise_sessions(rows, {}, [], 1.0).as_json()["kept"] is None
 
 
-def test_the_search_walks_sessions_and_says_so():
+def test_the_search_walks_sessions_and_says_so(monkeypatch: pytest.MonkeyPatch):
+    # a busy machine that runs the tests would make runs void
+    monkeypatch.setattr("ridgeline.serving.load.stream.judge", lambda *asked: SimpleNamespace(why=""))
+
     def search(server: Scripted, limit: str) -> Edge:
         given = plan(server, chats(20, 4, think_s=0.05), 2, slos=(Slo.parse(limit),))
         return find_goodput(given, lambda: LiveStream(given), terms=GoodputTerms(0.5, 6.0))
@@ -391,7 +404,7 @@ def test_the_search_walks_sessions_and_says_so():
     with Scripted(tokens(2, first_s=0.02)) as server:
         edge = search(server, "ttft_p95_ms=60000")
         assert edge.unit == "sessions at once" and edge.holds >= 1
-        with pytest.raises(NothingFound, match="even 1 sessions at once does not hold"):
+        with pytest.raises(NothingFound, match=r"even \d sessions at once does not hold"):
             search(server, "ttft_p95_ms=1")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -52,6 +53,7 @@ def planned(
             patched.setattr(planner_sessions, "step_time", partial(step_time, kv_tokens_per_rank=pool))
         limits = tuple(map(Slo.parse, slos))
         search = planner_sessions._Search(make.llama(), traffic, Calibration(), limits)
+        planner_sessions._limit_waiting([search], limits)
         search.most()
         return search.plan(host_bytes)
 
@@ -106,9 +108,37 @@ def test_without_a_limit_ttft_must_not_take_off(monkeypatch: pytest.MonkeyPatch)
     assert plan.limits[0].limit_ms == pytest.approx(5 * alone.p95, rel=0.01)
 
 
+def test_all_layouts_keep_the_same_limit() -> None:
+    """A layout that is slow when it is alone holds no more sessions for that."""
+    fast, slow = (planner_sessions._Search(make.llama(), chats(prompt), Calibration(), ()) for prompt in (4000, 16_000))
+    planner_sessions._limit_waiting([slow, fast], ())
+    assert slow.limits == fast.limits and slow.alone_ms() > 2 * fast.alone_ms()
+    assert fast.limits[0].limit_ms == pytest.approx(5 * fast.alone_ms(), rel=0.01)
+
+
+def test_a_run_without_an_answer_holds_nothing() -> None:
+    search = planner_sessions._Search(make.llama(), replace(chats(), duration_s=1e-6), Calibration(), ())
+    with pytest.raises(planner_sessions.InputError, match="plan a longer --duration"):
+        search.alone_ms()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--duration", "-60"], "a duration of -60 s measures nothing"),
+        (["--host-memory", "-1"], "--host-memory -1 GiB is no memory"),
+        (["--top", "0"], "--top 0 would compare no layout"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: list[object], said: str) -> None:
+    found = ridgeline(*WORDS, *options)
+    assert found.returncode == 2 and said in found.stderr
+
+
 def test_where_one_session_is_too_much_nothing_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(monkeypatch, chats(), 9000, "ttft_p50_ms=1", host_bytes=3e9)
-    assert (plan.sessions, plan.fails) == (0, 1) and len(plan.loads) == 1
+    assert (plan.sessions, plan.fails, plan.cause) == (0, 1, "one session") and len(plan.loads) == 1
+    assert plan.host_tier is not None and plan.host_tier.why == "does not pay: one session alone fails"
 
 
 @given(st.integers(1, 30_000), st.integers(2, 20_000))

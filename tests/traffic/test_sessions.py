@@ -215,6 +215,8 @@ def test_a_damaged_trace_is_refused_with_its_line(tmp_path: Path, lines: list[An
     [
         (_agent("a", 5.0, 1280, shared=10, output_length=None), "without an answer"),
         (_agent("a", 5.0, None, shared=10), "without a length"),
+        (_agent("a", 5.0, 10**20, shared=10), "without a length"),
+        (_agent("a", 5.0, None, shared=10, input_length="9" * 5000), "without a length"),
         (_agent("a", 5.0, 1280, shared=10, blocks=7), "disagree with its length"),
         (_agent("a", 0.5, 1280, shared=10), "begun before the answer"),
         ('{"session": "a", "input_le', "half line at the end"),
@@ -229,6 +231,15 @@ def test_a_bad_row_is_left_out_and_counted(tmp_path: Path, bad: Any, says: str) 
     if tail:
         assert read.rows[-1].after == (0,)
         assert shared_tokens(read.rows[0], read.rows[-1]) <= 640
+
+
+def test_sessions_that_do_not_say_what_they_share_are_still_sessions(tmp_path: Path) -> None:
+    turns = [_agent("a", 0.0, 640), _agent("a", 5.0, 1280), _agent("b", 6.0, 640)]
+    for turn in turns:
+        del turn["shared_with_previous"]
+    read = _read(tmp_path, *turns)
+    assert [row.after for row in read.rows] == [(), (0,), ()] and _share(read.rows, 0, 1) == 0
+    assert read.notes == ("1 later turn without shared_with_previous, taken to share nothing with the turn before",)
 
 
 _AGENT = st.builds(
@@ -264,6 +275,8 @@ def test_whatever_is_read_waits_for_earlier_rows_and_shares_no_more_than_there_i
         assert "no other was left" in str(refused) or "holds no request" in str(refused)
         return
     kept = sorted(chance.sample(range(len(read.rows)), chance.randint(1, len(read.rows))))
+    end, first = 3 * len(read.rows) + 1, len(read.rows) + 1
+    assert repr(repeated(read.rows, end, first)) == repr(repeated(read.rows, end)[first:])
     for rows in (read.rows, repeated(read.rows, 2 * len(read.rows) + 1), in_order(read.rows, kept)):
         for place, row in enumerate(rows):
             assert all(earlier < place and rows[earlier].session == row.session for earlier in row.after)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ridgeline.serving.traffic.replay import Replay, TraceRow
 from ridgeline.serving.traffic.texts import Text
-from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
+from ridgeline.serving.traffic.traffic import ClosedLoop, SessionRules, Traffic
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 from tests.command_line import ridgeline
 from tests.twin import deployments as make
@@ -62,6 +63,13 @@ def test_places_are_filled_until_the_time_is_over() -> None:
     assert len({record.session for record in found.records}) == 8
 
 
+def test_a_place_that_begins_with_the_last_turn_of_a_session_goes_on_with_the_next() -> None:
+    sent = Traffic(growing(1, 2), 2, ClosedLoop(1), rules=SessionRules(start_within=0.999), duration_s=100.0)
+    late = next(each for n in range(99) if len((each := replace(sent, seed=n)).arrivals()) == 1)
+    found = simulate(make.llama(), late)
+    assert len(found.records) > 5 and found.sessions is not None and found.sessions.completed > 2
+
+
 def test_plain_traffic_has_no_sessions() -> None:
     found = simulate(make.llama(), Traffic(Replay((TraceRow(100, 10),), "made"), 1))
     assert found.sessions is None and found.hit_rate == 0
@@ -85,6 +93,8 @@ def test_the_verb_shows_hit_rates_and_ttft_by_turn(tmp_path: Path) -> None:
         (["--traffic", "sessions:chat", "--closed"], "--closed begins sessions at their recorded times"),
         (["--host-tier", "much"], "--host-tier 'much' is no size"),
         (["--host-tier", "0"], "--host-tier '0' is no size"),
+        (["--duration", "0"], "a duration of 0 s measures nothing"),
+        (["--duration", "nan"], "a duration of nan s measures nothing"),
         (["--eviction", "random"], "eviction 'random' is not simulated"),
     ],
 )

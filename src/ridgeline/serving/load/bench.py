@@ -263,11 +263,12 @@ def _describe_load(plan: BenchPlan) -> dict[str, object]:
 def assignment_of(
     plan: BenchPlan, server: Server, salt: int, arrivals: Sequence[Arrival] = (), endless: bool = False
 ) -> Assignment:
+    again = Again.of(plan.traffic, arrivals) if endless else None
     return Assignment(
         endpoint=plan.endpoint,
         address=server.address,
         arrivals=tuple(arrivals),
-        slots=plan.traffic.concurrency or 0 if arrivals else 0,
+        slots=plan.traffic.concurrency or 0 if arrivals or again else 0,
         model=server.model,
         stream=plan.stream,
         ignore_eos=plan.ignore_eos,
@@ -276,8 +277,8 @@ def assignment_of(
         shared_prefix_tokens=plan.shared_prefix_tokens,
         most_at_once=plan.most_at_once,
         endless=endless,
-        turns=any(arrival.after for arrival in arrivals),
-        again=Again.of(plan.traffic, arrivals) if endless else None,
+        turns=again is not None or any(arrival.after for arrival in arrivals),
+        again=again,
         duration_s=plan.duration_s,
         timeout_s=plan.timeout_s,
         records_path=plan.records_path,

@@ -79,7 +79,8 @@ class LiveStream:
         self._assignment = replace(assignment_of(plan, server, salt), duration_s=None, give_up_s=None)
         # sessions go on while their number is changed, so they are drawn once
         arrivals = plan.traffic.arrivals() if isinstance(plan.traffic.pace, ClosedLoop) else []
-        given = replace(assignment_of(plan, server, salt, arrivals, endless=True), duration_s=None, give_up_s=None)
+        given = assignment_of(plan, server, salt, arrivals, endless=bool(arrivals))
+        given = replace(given, duration_s=None, give_up_s=None)
         self._sessions = given if given.turns else None
         if plan.workers == 1:
             self._worker: OpenWorker | OpenPool = OpenWorker(self._assignment, self._start_s)
@@ -178,7 +179,7 @@ class _ArrivalDraws:
         lengths = self._traffic.lengths
         if isinstance(lengths, Replay):
             # a trace gone through again must not find its own prompts in the server's cache
-            lengths = replace(lengths, rows=tuple(repeated(lengths.rows, self._drawn + count)[self._drawn :]))
+            lengths = replace(lengths, rows=tuple(repeated(lengths.rows, self._drawn + count, self._drawn)))
         self._drawn += count
         seed = self._traffic.seed + self._draws
         return replace(self._traffic, lengths=lengths, requests=count, pace=pace, seed=seed)

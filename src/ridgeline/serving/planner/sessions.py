@@ -185,6 +185,10 @@ class SessionsAnswer(JsonForm, Shown):
 def plan_sessions(asked: SessionsRequest) -> SessionsAnswer:
     """How many sessions a layout holds within limits, where its knee is and why, and whether a host tier pays."""
     started_s = time.process_time()
+    if asked.host_memory_gib is not None and not 0 <= asked.host_memory_gib < math.inf:
+        raise InputError(f"--host-memory {asked.host_memory_gib:g} GiB is no memory; give 0 or more")
+    if asked.top < 1:
+        raise InputError(f"--top {asked.top} would compare no layout; use 1 or more")
     traffic = parse_traffic(
         asked.traffic,
         sessions=1,
@@ -199,13 +203,16 @@ def plan_sessions(asked: SessionsRequest) -> SessionsAnswer:
     for deployment in _deployments(asked, traffic, slos, calibration):
         try:
             search = _Search(deployment, traffic, calibration, slos)
-            search.most()
+            search.alone_ms()
         except InputError as error:  # too small a pool for the longest request
             refused.append(error)
         else:
             searches.append(search)
     if not searches:
         raise refused[0]
+    _limit_waiting(searches, slos)
+    for search in searches:
+        search.most()
     searches.sort(key=lambda search: -search.holding)
     host_bytes = _HOST_GPU_BYTES if asked.host_memory_gib is None else asked.host_memory_gib * GIB / asked.gpus_per_node
     plans = [search.plan(host_bytes if n == 0 else None) for n, search in enumerate(searches)]
@@ -228,9 +235,18 @@ def _deployments(
     units = varied(colocated_units(question, cluster.gpus))
     if not units:
         raise InputError(f"no layout of {model.name} fits {cluster} with such contexts; use more GPUs, or larger ones")
-    for unit in units[: max(1, asked.top)]:
+    for unit in units[: asked.top]:
         layout = copied(unit, cluster.gpus // unit.gpus)
         yield Deployment(model, cluster, layout, unit.settings, asked.routing)
+
+
+def _limit_waiting(searches: Sequence[_Search], slos: Sequence[Slo]) -> None:
+    """Where no limit says how long users wait, TTFT must not take off: the same limit for all layouts, so that none
+    holds more for being slow when it is alone."""
+    if not any(slo.latency in ("ttft", "e2e") for slo in slos):
+        most_ms = TAKE_OFF * min(search.alone_ms() for search in searches)
+        for search in searches:
+            search.keep(Slo("ttft", "p95", float(f"{most_ms:.3g}")))
 
 
 class _Search:
@@ -254,11 +270,21 @@ class _Search:
         self.token_s = self.times.prefill_s(chunk, chunk * self.context_tokens, 1, chunk) / chunk
         self.loads: dict[tuple[float, int], SessionLoad] = {}
         self.reach = ""
-        if not any(slo.latency in ("ttft", "e2e") for slo in slos):  # else users could wait without an end
-            alone = self.at(1).ttft_ms
-            self.loads.clear()
-            own = (Slo("ttft", "p95", float(f"{TAKE_OFF * alone.p95:.3g}")),) if alone else ()
-            self.limits = (*slos, *own)
+
+    def alone_ms(self) -> float:
+        """TTFT p95 of one session alone."""
+        ttft_ms = self.at(1).ttft_ms
+        if ttft_ms is None:
+            raise InputError(
+                f"in {self.traffic.duration_s:g} s one session alone gets no answer after its first; plan a longer "
+                "--duration"
+            )
+        return ttft_ms.p95
+
+    def keep(self, limit: Slo) -> None:
+        """From now on loads must keep this too."""
+        self.limits = (*self.limits, limit)
+        self.loads.clear()
 
     @property
     def holding(self) -> int:
@@ -351,6 +377,8 @@ class _Search:
             return "host link", f"KV is on its way from the host's memory {load.host_share:.0%} of the time"
         slow_s, waited_s = load.slow_tokens * self.token_s, load.ttft_ms.p95 / 1000 if load.ttft_ms else 0.0
         first = any(text.startswith(("ttft", "e2e")) for text in load.broken)
+        if load.sessions == 1:
+            return "one session", f"alone it breaks {', '.join(load.broken)}"
         if load.prefill_share > _BUSY or (first and slow_s > _OWN_WORK * waited_s):
             return "prefill", (
                 f"it takes {load.prefill_share:.0%} of the time; the slowest twentieth of the prompts have "
@@ -365,13 +393,13 @@ class _Search:
         )
 
     def _host_tier(self, holds: int, fails: SessionLoad, cause: str, host_bytes: float) -> TierAdvice:
+        if not holds:
+            return TierAdvice(False, "does not pay: one session alone fails")
         if cause != "KV pool":
             return TierAdvice(False, f"does not pay: the knee is not the KV pool's but {cause}'s")
         largest = float(math.floor(host_bytes / self._rank_bytes(1.0)))
-        if largest < 1 or not holds:
-            return TierAdvice(
-                False, "does not pay: " + ("there is no room for one" if holds else "one session alone fails")
-            )
+        if largest < 1:
+            return TierAdvice(False, "does not pay: there is no room for one")
         most = _bracketed(lambda n: self.at(n, largest).holds, fails.sessions, holds, _NEAR_TIER)
         if most == holds:
             return TierAdvice(False, f"does not pay: with {self._named(largest)} no more than {holds:,} sessions hold")

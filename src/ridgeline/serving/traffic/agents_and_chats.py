@@ -33,6 +33,11 @@ class _Prompts:
         self._text: Text | None = None
         self._blocks = 0  # of the last prompt that are in `_text`
 
+    @property
+    def first(self) -> bool:
+        """Whether no prompt has been given a text so far."""
+        return self._text is None
+
     def next(self, name: int, blocks: int, shared: int, block_tokens: int) -> Text:
         shared = min(shared, self._blocks)
         if self._text is None or not shared:
@@ -57,7 +62,10 @@ def agent_sessions(recording: Recording) -> list[TraceRow]:
             raise InputError(f"{where}: names no session; give each line the session that it belongs to")
         known, size = prompts.setdefault(session, _Prompts()), block_size(where, fields, _BLOCK_TOKENS)
         inputs, blocks = tokens_of(fields.get("input_length")), tokens_of(fields.get("blocks"))
-        shared = tokens_of(fields.get("shared_with_previous")) or 0
+        known_shared = tokens_of(fields.get("shared_with_previous"))
+        shared = known_shared or 0
+        if known_shared is None and not known.first:
+            recording.note("later turn", "without shared_with_previous, taken to share nothing with the turn before")
         if blocks is None and inputs is not None:
             blocks = inputs // size
         if inputs is None or blocks is None:

@@ -20,6 +20,9 @@ SHAPES = (
 )
 # Times in seconds stay below this for a thousand years; past it a clock no longer resolves a step.
 _LATEST_S = 1e11
+# Ten times the longest context of any model; a number above it counts something else.
+_MOST_TOKENS = 100_000_000
+_DIGITS = 20  # of nanoseconds since 1970, and one more
 # How SGLang's --log-requests begins the line of a request that it has answered.
 FINISHED = "Finish: obj="
 
@@ -126,11 +129,17 @@ def first_of(fields: Mapping[str, Any], *names: str) -> Any:
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-def tokens_of(value: Any) -> int | None:
-    """A count of tokens, also one written as text; None for anything else."""
-    if isinstance(value, str) and value.isdecimal():
+def whole_of(value: Any) -> int | None:
+    """A whole number from zero, also one written as text; None for anything else."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _DIGITS:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def tokens_of(value: Any) -> int | None:
+    """A count of tokens that a prompt or an answer may have; None for anything else."""
+    tokens = whole_of(value)
+    return None if tokens is None or tokens > _MOST_TOKENS else tokens
 
 
 def seconds_of(where: str, name: str, value: Any) -> float | None:

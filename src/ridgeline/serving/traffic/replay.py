@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from ridgeline.serving.traffic.texts import Text
 
@@ -49,7 +50,12 @@ class Replay:
         return repeated(self.rows, count)
 
 
-def by_session(rows: Sequence[TraceRow]) -> list[list[int]]:
+class _OfSession(Protocol):
+    @property
+    def session(self) -> int | None: ...
+
+
+def by_session(rows: Sequence[_OfSession]) -> list[list[int]]:
     """Places of the rows of each session, in order; a row of no session is one of its own."""
     found: dict[object, list[int]] = {}
     for place, row in enumerate(rows):
@@ -125,25 +131,25 @@ class Passes:
         return fresh[text.name]
 
 
-def repeated(rows: Sequence[TraceRow], count: int) -> list[TraceRow]:
-    """The first `count` rows of the list, which is gone through again where it is too short.
+def repeated(rows: Sequence[TraceRow], end: int, first: int = 0) -> list[TraceRow]:
+    """The rows from `first` up to `end` of the list, which is gone through again where it is too short.
 
     Nobody finds text of an earlier pass in a cache, but for what several sessions share: instructions and tools.
     """
-    found = list(rows[:count])
-    if len(found) == count:
-        return found
+    if end <= len(rows):
+        return list(rows[first:end])
     over = Passes.over([(row.session, row.text, row.input_tokens) for row in rows])
-    while len(found) < count:
-        passes, first = len(found) // len(rows), len(found)
+    found: list[TraceRow] = []
+    for passes in range(first // len(rows), -(-end // len(rows))):
+        before = passes * len(rows)
         fresh: dict[int, Text] = {}
-        for row in rows[: count - first]:
+        for row in rows[max(0, first - before) : end - before]:
             found.append(
                 replace(
                     row,
-                    text=None if row.text is None else over.text(row.text, passes, fresh),
+                    text=row.text if row.text is None or not passes else over.text(row.text, passes, fresh),
                     session=None if row.session is None else row.session + passes * over.sessions,
-                    after=tuple(first + place for place in row.after),
+                    after=tuple(before + place for place in row.after),
                 )
             )
     return found

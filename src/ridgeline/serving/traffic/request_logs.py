@@ -18,6 +18,7 @@ from ridgeline.serving.traffic.recording import (
     seconds_of,
     session_name,
     tokens_of,
+    whole_of,
 )
 from ridgeline.serving.traffic.replay import TraceRow
 from ridgeline.serving.traffic.turn_order import Turn, conversations
@@ -92,7 +93,7 @@ def _nanoseconds(where: str, span: Mapping[str, Any], edge: str) -> float | None
     found = first_of(span, f"{edge}TimeUnixNano", f"{edge}_time_unix_nano")
     if found is None:
         return None
-    nanoseconds = tokens_of(found)
+    nanoseconds = whole_of(found)
     if nanoseconds is None:
         raise InputError(f"{where}: {edge}TimeUnixNano is {found!r}; give whole nanoseconds, zero or above")
     return seconds_of(where, f"{edge}TimeUnixNano", nanoseconds / 1e9)

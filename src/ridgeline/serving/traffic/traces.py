@@ -81,6 +81,7 @@ _READERS: dict[str, Callable[[Recording], list[TraceRow]]] = {
     "log": sglang_log,
     "event": sglang_log,
     "TIMESTAMP": azure,
+    "session": agent_sessions,
 }
 
 

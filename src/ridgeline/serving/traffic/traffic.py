@@ -130,6 +130,8 @@ class Traffic:
     duration_s: float | None = None  # nothing is sent later than this
 
     def __post_init__(self) -> None:
+        if self.duration_s is not None and not 0 < self.duration_s < math.inf:
+            raise InputError(f"a duration of {self.duration_s:g} s measures nothing; use one above zero")
         if self.requests < 1:
             raise InputError(f"{self.requests} requests is nothing to send; use 1 or more")
         if self.requests > _MOST_REQUESTS:

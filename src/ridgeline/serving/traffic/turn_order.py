@@ -79,16 +79,17 @@ def conversations(turns: Sequence[Turn]) -> list[TraceRow]:
     Each waits for the answers that had come before it began, but for those that another of them had waited for. It
     goes on in the text of the last of them where it is no shorter; else the server's cache tells what they share.
     """
-    by_session: dict[Hashable, list[int]] = {}
+    waited_for: dict[Hashable, list[int]] = {}  # who may be: of the others a later one was begun after their answers
     kept = sorted(turns, key=lambda turn: (turn.at_s or 0.0, turn.answered_s or 0.0))
     after: list[list[int]] = []
     texts: list[Text] = []
     continued: set[int] = set()
     for number, turn in enumerate(kept):
-        earlier = by_session.setdefault(turn.session, [])
+        earlier = waited_for.setdefault(turn.session, [])
         done = [n for n in earlier if (kept[n].answered_s or 0.0) <= (turn.at_s or 0.0)]
         latest_s = max((kept[n].at_s or 0.0 for n in done), default=0.0)
         waits = [n for n in done if (kept[n].answered_s or 0.0) > latest_s or n == done[-1]]
+        earlier[:] = [n for n in earlier if n in waits or (kept[n].answered_s or 0.0) > (turn.at_s or 0.0)]
         earlier.append(number)
         after.append(waits)
         before = max(waits, key=lambda n: kept[n].answered_s or 0.0, default=None)

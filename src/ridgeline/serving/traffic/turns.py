@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ridgeline.serving.traffic.replay import Passes
+from ridgeline.serving.traffic.replay import Passes, by_session
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import Arrival, Traffic
 
@@ -21,7 +21,7 @@ class Again:
     @classmethod
     def of(cls, traffic: Traffic, arrivals: Sequence[Arrival]) -> Again | None:
         """What follows on these when they are through: whole sessions, also where the first began in their middle."""
-        if not any(arrival.after for arrival in arrivals):
+        if not traffic.has_sessions:  # these may be the last turns of sessions begun in their middle
             return None
         if traffic.rules.start_within:
             arrivals = replace(traffic, rules=replace(traffic.rules, start_within=0.0)).arrivals()
@@ -148,15 +148,5 @@ class WaitingTurns:
 
 
 def sessions_of(arrivals: Sequence[Arrival]) -> list[list[Arrival]]:
-    """The requests of each session, in order; one of no session goes with the one that it waits for."""
-    found: dict[object, list[Arrival]] = {}
-    of: dict[int, object] = {}
-    for arrival in arrivals:
-        session: object = ("alone", arrival.number)
-        if arrival.session is not None:
-            session = arrival.session
-        elif arrival.after:
-            session = of[arrival.after[0]]
-        of[arrival.number] = session
-        found.setdefault(session, []).append(arrival)
-    return list(found.values())
+    """The requests of each session, in order; one of no session is one of its own."""
+    return [[arrivals[place] for place in places] for places in by_session(arrivals)]

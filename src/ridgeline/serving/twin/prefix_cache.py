@@ -268,9 +268,6 @@ class PrefixCache:
             self._offer(parent)
 
 
-WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
-
-
 class HostTier:
     """KV in the host's memory, from where it comes back at `token_s` a token, one request after the other.
 

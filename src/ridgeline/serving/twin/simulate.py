@@ -162,7 +162,7 @@ def simulate(
     again = None if traffic.concurrency is None or traffic.duration_s is None else Again.of(traffic, arrivals)
     requests, unsent = serve(front, arrivals, traffic.concurrency, before, until_s, again)
     records = tuple(r.record() for r in requests)
-    in_sessions = any(arrival.after for arrival in arrivals)
+    in_sessions = again is not None or any(arrival.after for arrival in arrivals)
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
     under_way = at_once(summary, deployment.layout)

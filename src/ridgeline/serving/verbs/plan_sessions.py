@@ -60,8 +60,9 @@ class SessionsArguments(option.EngineArguments):
 def sessions(arguments: SessionsArguments, as_json: option.AsJson = False) -> None:
     """Find how many sessions a layout holds within limits, what ends it, and whether KV in host memory pays.
 
-    Without --tp and the like, layouts for all GPUs are compared. Where --slo says nothing of TTFT or E2E, TTFT must
-    not take off: p95 is at most five times that of one session.
+    Without --tp and the like, or with all of them 1, layouts for all GPUs are compared; --gpus-per-node 1 plans for one
+    GPU. Where --slo says nothing of TTFT or E2E, TTFT must not take off: p95 is at most five times that of one session
+    alone on the fastest layout.
 
     Exit code 1: no number of sessions keeps the limits.
 

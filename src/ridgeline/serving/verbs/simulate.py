@@ -133,6 +133,8 @@ def _sessions(result: SimulationResult) -> list[str]:
     if found is None:
         return lines
     lines.append(f"  sessions    {found.completed:10,} of {found.begun:,} completed, {found.completed_s:.3g} a second")
+    if found.cut_off:
+        lines[-1] += f"; {found.cut_off:,} cut off by the end of the run"
     if found.session_p50_s is not None and found.session_p95_s is not None:
         lines[-1] += f"; they took p50 {found.session_p50_s:,.0f} s, p95 {found.session_p95_s:,.0f} s"
     return lines + [
