@@ -1,18 +1,20 @@
 """Chats that come back to a real vLLM on this machine's CPU: measured beside the twin.
 
-    python benchmarks/twin/sessions_on_vllm.py [--sessions 10] [--pool 4800] [--work FOLDER]
+    python benchmarks/twin/sessions_on_vllm.py [--sessions 8] [--pool 3840] [--work FOLDER]
 
 Two files of chats, drawn with two seeds, are sent by `ridgeline bench --sessions`, each to a fresh server whose KV pool
-holds about two thirds of what so many chats keep. The twin is calibrated on the first file's result as a user would do
-it (`ridgeline twin calibrate --from a.json`) and then says what the second will see. The CPU is described as a GPU: its
+holds less than so many chats keep. The twin is calibrated on one file's result as a user would do
+it (`ridgeline twin calibrate --from a.json`) and then says what the other sees. The CPU is described as a GPU: its
 rates are measured here first, and its memory is what makes the twin's own arithmetic end at the pool that the server
-logs. Needs `scripts/engines` (or RIDGELINE_ENGINES), and cores that nobody else uses: others show in every TTFT.
+logs. A second calibration is one number: how many times faster than measured the CPU must be for that file's TTFT.
+Needs `scripts/engines` (or RIDGELINE_ENGINES), and cores that nobody else uses: others show in every TTFT.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -43,7 +45,7 @@ from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 from tests.journeys.vllm_engine import ENV, SMALL, answered, free_port, missing, process, vllm_command, write_model
 
-BLOCK, CHATS, TURNS, MOST_AT_ONCE, STEP_TOKENS = 32, 48, 5, 32, 2048
+BLOCK, CHATS, TURNS, MOST_AT_ONCE, STEP_TOKENS = 32, 32, 5, 32, 2048
 TRIES = 3  # a run that its own client spoilt is made again
 ENGINE, COUNTER = "vllm:0.32.0", "vllm:prefix_cache_hits_total"
 
@@ -55,7 +57,7 @@ def write_chats(path: Path, seed: int) -> Path:
         for session in range(CHATS):
             prompt, before, at_s = rng.randint(150, 450), 0, 0.0
             for turn in range(rng.randint(TURNS - 2, TURNS + 2)):
-                think_s = rng.uniform(0.5, 3.5) if turn else 0.0
+                think_s = rng.uniform(1.0, 7.0) if turn else 0.0
                 answer = rng.randint(8, 32)
                 at_s += think_s
                 row = {"session": f"chat-{session}", "t": round(at_s, 3), "think_time": round(think_s, 3),
@@ -163,9 +165,9 @@ def bench(url: str, chats: Path, at_once: int, out: Path) -> None:
           f"load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")  # fmt: skip
 
 
-def calibrated(folder: Path, config: Path) -> Calibration:
+def calibrated(folder: Path, config: Path, name: str) -> Calibration:
     flags = f"--max-num-seqs {MOST_AT_ONCE} --max-num-batched-tokens {STEP_TOKENS} --block-size {BLOCK} --enforce-eager"
-    words = ("--from", "a.json", "--out", "site.json", "--model", str(config), "--gpu", "cpu", "--engine", ENGINE)
+    words = ("--from", f"{name}.json", "--out", "site.json", "--model", str(config), "--gpu", "cpu", "--engine", ENGINE)
     answered("twin", "calibrate", *words, "--server-flags", flags, cwd=folder)
     return read_calibration(folder / "site.json")
 
@@ -185,19 +187,20 @@ def show(name: str, measured: Figures, twin: Figures) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sessions", type=int, default=10)
-    parser.add_argument("--pool", type=int, default=4800, help="tokens of the KV pool")
+    parser.add_argument("--sessions", type=int, default=8)
+    parser.add_argument("--pool", type=int, default=3840, help="tokens of the KV pool")
     parser.add_argument("--work", type=Path, help="folder to keep all in; runs that it has are not made again")
+    parser.add_argument("--calibrate-on", choices="ab", default="a")
     words = parser.parse_args()
     if why := missing():
         raise SystemExit(why)
     with tempfile.TemporaryDirectory() as scratch:
         folder = (words.work or Path(scratch)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        measure(folder, words.sessions, words.pool)
+        measure(folder, words.sessions, words.pool, words.calibrate_on)
 
 
-def measure(folder: Path, at_once: int, pool_tokens: int) -> None:
+def measure(folder: Path, at_once: int, pool_tokens: int, on: str) -> None:
     write_model(folder / "small", shape=SMALL)
     config, documents = folder / "small.json", dict[str, Any]()
     for seed, name in enumerate("ab", start=1):
@@ -211,13 +214,28 @@ def measure(folder: Path, at_once: int, pool_tokens: int) -> None:
         documents[name] = json.loads(result.read_text())
     pool = pool_of(folder / "server-b.log")
     os.environ["RIDGELINE_HARDWARE"] = str(describe_cpu(folder / "cpu.yaml", config, pool))
-    calibration = calibrated(folder, config)
+    calibration = calibrated(folder, config, on)
     print(f"KV pool {pool:,} tokens; factors {calibration.factors}")
-    deployment = deployment_of(config, "cpu")
-    for name, what in (("a", "fitted"), ("b", "predicted")):
+    own = load_gpu("cpu")
+
+    def twin(name: str, calibration: Calibration | None, speed: float = 1.0) -> Figures:
+        faster = {dtype: speed * rate for dtype, rate in own.flops.items()}
+        gpu = replace(own, flops=faster, bandwidth_bytes_s=speed * own.bandwidth_bytes_s)
         traffic = parse_traffic(str(folder / f"{name}.jsonl"), sessions=at_once)
-        result = simulate(deployment, traffic, calibration, kv_tokens_per_rank=pool)
-        show(f"{name}.jsonl, {what}", Figures.measured(documents[name]), Figures.predicted(result))
+        deployment = deployment_of(config, gpu)
+        return Figures.predicted(simulate(deployment, traffic, calibration, kv_tokens_per_rank=pool))
+
+    seen = {name: Figures.measured(document) for name, document in documents.items()}
+    speed = min((1.04**step for step in range(-20, 41)), key=lambda at: miss(seen[on], twin(on, None, at)))
+    for name in "ab":
+        what = "fitted" if name == on else "predicted"
+        show(f"{name}.jsonl, {what}", seen[name], twin(name, calibration))
+        show(f"{name}.jsonl, {what} by the CPU's speed alone, x{speed:.2f}", seen[name], twin(name, None, speed))
+
+
+def miss(measured: Figures, twin: Figures) -> float:
+    """How far TTFT p50 of all classes of turns is off."""
+    return sum(abs(math.log(twin.ttft_ms[turns] / one)) for turns, one in measured.ttft_ms.items())
 
 
 if __name__ == "__main__":
