@@ -22,6 +22,7 @@ SAMPLES = ROOT / "tests" / "samples"
 ELSEWHERE = {
     "accuracy-guard": "tests/journeys/test_over_time_guides.py",
     "add-a-part": "tests/test_plugin_package.py",
+    "agents": "tests/journeys/test_agents_guide.py",
     "agents-that-tune": "tests/cli/test_mcp.py",
     "any-program": "tests/test_docs.py",  # its studies; it has no command
     "bench-sessions": "tests/load/test_sessions.py",  # its options; it has no command

@@ -155,3 +155,14 @@ def test_the_file_keeps_what_was_measured(site: FactorFit, tmp_path: Path):
         "h200", "sglang", "0.5.23", "llama-8b", "tp 1",
     )  # fmt: skip
     assert 1 < scene.fewest == scene.most < 20
+
+
+def test_sessions_are_replayed_as_sessions_whether_or_not_each_request_was_kept(tmp_path: Path):
+    sent = parse_traffic("sessions:chat", requests=60, sessions=4)
+    kept = tmp_path / "requests.jsonl"
+    write_records(kept, served(sent).records)
+    for more in ({}, {"records_file": str(kept)}):
+        path = written(tmp_path / "bench.json", sent, load={"sessions": 4}, **more)
+        (row,) = read_served_runs(path, StatedServer(gpu="h200"))
+        assert row.traffic.pace == ClosedLoop(4)
+        assert any(arrival.after for arrival in row.traffic.arrivals())

@@ -80,6 +80,7 @@ class BenchRun:
     dataset: str = ""
     seed: int = 0
     shared_prefix_tokens: int = 0
+    in_sessions: bool = False  # `concurrency` counts sessions, whose turns waited for answers
     flaw: str = ""
 
 
@@ -197,8 +198,8 @@ def _gaps(values: object, to_s: float = 1.0) -> tuple[float, ...]:
 
 _RIDGELINE = _Names(
     "ridgeline bench",
-    {"concurrency": "load.concurrency", "rate_s": "load.rate_s", "duration_s": "duration_s", "requests": "requests",
-     "failed": "failed_requests", "requests_s": "requests_s", "input_tok_s": "input_tok_s",
+    {"concurrency": "load.concurrency|load.sessions", "rate_s": "load.rate_s", "duration_s": "duration_s",
+     "requests": "requests", "failed": "failed_requests", "requests_s": "requests_s", "input_tok_s": "input_tok_s",
      "output_tok_s": "output_tok_s"},
     {name: f"{name}_ms" for name in LATENCIES},
     {q: f"{{}}.{q}" for q in QUANTILES},
@@ -221,6 +222,7 @@ def _ridgeline_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
         dataset=str(traffic.get("dataset") or ""),
         seed=_count(traffic.get("seed")),
         shared_prefix_tokens=_count(traffic.get("shared_prefix_tokens")),
+        in_sessions="sessions" in load,
         flaw=str(document.get("why") or "the load generator did not keep up") if document.get("void") else "",
     )
 

@@ -163,7 +163,7 @@ def _model(run: BenchRun, stated: StatedServer) -> Model:
 
 
 def _traffic(run: BenchRun) -> Traffic:
-    if _kept_all(run):
+    if _kept_all(run) and not run.in_sessions:
         return _replayed(run)
     if run.dataset:
         return parse_traffic(
