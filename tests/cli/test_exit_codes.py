@@ -129,6 +129,11 @@ LEAVES: dict[str, dict[int, tuple[str, ...]]] = {
         1: ("--model", "deepseek-r1", "--gpus", "1"),
         2: ("--model", "llama-8b"),
     },
+    "plan sessions": {
+        0: (*TWIN, "--traffic", "sessions:chat:3:200:20", "--duration", "60"),
+        1: (*TWIN, "--traffic", "sessions:chat:3:200:20", "--duration", "60", "--slo", "ttft_p95_ms=0.01"),
+        2: HUGE,
+    },
     "plan fleet": {2: ("--tokens",)},
     "twin explain": {0: TWIN, 2: HUGE},
     "twin calibrate": {2: ("--from", "nothing.log")},

@@ -46,7 +46,7 @@ BEFORE = {
 }
 SAME = {"check", "tune", "status", "best", "report", "resume", "watch", "compare", "diagnose", "bench", "plan"}
 SAME |= {"site check", "site list"}
-NEW = {"model show", "model list", "mcp", "twin sessions"}
+NEW = {"model show", "model list", "mcp", "twin sessions", "plan sessions"}
 TWIN = "--model llama-8b --gpu h200 --gpus-per-node 1"
 
 

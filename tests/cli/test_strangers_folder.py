@@ -43,7 +43,7 @@ OTHERS = {
     *("site check", "site list", "site schema", "site preflight"),
     *(f"site grant {verb}" for verb in ("show", "create", "top-up", "release")),
     *(f"twin {verb}" for verb in ("simulate", "explain", "calibrate", "import", "sessions", "serve")),
-    *("plan", "plan fleet", "plan memory", "plan layouts", "plan hardware"),
+    *("plan", "plan fleet", "plan memory", "plan layouts", "plan sessions", "plan hardware"),
     *("model show", "model list", "model make"),
     *(f"service {verb}" for verb in ("check", "render", "up", "status", "drain", "undrain", "restart", "down")),
     *("service keep", "service rehearse"),

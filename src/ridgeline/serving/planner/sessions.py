@@ -16,6 +16,7 @@ from statistics import fmean
 from ridgeline.errors import InputError
 from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, in_json
+from ridgeline.records.measurement import unit_of
 from ridgeline.serving.engines.deployment import Deployment, describe
 from ridgeline.serving.engines.fitting import with_room
 from ridgeline.serving.engines.flags import engine_flags
@@ -140,7 +141,7 @@ class SessionsPlan(JsonForm, Shown):
             notes += [f"  {self.host_tier.flags}"] if self.host_tier.flags else []
         notes += [f"reach: {self.reach}"] if self.reach else []
         rows = tuple(self._row(load) for load in self.loads)
-        columns = ("sessions", "TTFT p50", "TTFT p95", "TPOT p50", "hit GPU", "hit host", "requests/s", "")
+        columns = ("sessions", "TTFT p50", "TTFT p95", "TPOT p50", "hit GPU", "hit host", unit_of("requests_s"), "")
         title = f"{self.deployment}: {head} within {limits}   (modelled, {sure})"
         return TextTable(title, columns, rows, notes=(*notes, *(f"assumed: {text}" for text in self.assumed)))
 

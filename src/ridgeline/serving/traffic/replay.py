@@ -50,12 +50,12 @@ class Replay:
         return repeated(self.rows, count)
 
 
-class _OfSession(Protocol):
+class OfSession(Protocol):
     @property
     def session(self) -> int | None: ...
 
 
-def by_session(rows: Sequence[_OfSession]) -> list[list[int]]:
+def by_session(rows: Sequence[OfSession]) -> list[list[int]]:
     """Places of the rows of each session, in order; a row of no session is one of its own."""
     found: dict[object, list[int]] = {}
     for place, row in enumerate(rows):
