@@ -1,6 +1,6 @@
 """docs/guides/agents.md from its first command to its last: the trace it makes, the twin's answers, a study that loads.
 
-The servers of the page are the twin's here; with an engine its study runs on a real vLLM.
+The servers of the page are the twin's here; tests/journeys/test_sessions_real.py sends sessions to a real vLLM.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from tests.command_line import ridgeline
 from tests.free_ports import free_row
-from tests.journeys.vllm_engine import ENGINE, await_health, end, missing
+from tests.journeys.vllm_engine import ENGINE, await_health, end
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "guides" / "agents.md").read_text()
@@ -72,14 +72,3 @@ def test_its_study_is_legal(home: Path) -> None:
     checked = ridgeline("check", "study.yaml", cwd=home)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "4 legal points of 4" in checked.stdout
-
-
-@pytest.mark.engine
-@pytest.mark.alone
-@pytest.mark.timeout(3600)
-@pytest.mark.skipif(bool(missing()), reason=missing() or "present")
-def test_its_two_settings_are_compared_on_a_real_engine(home: Path) -> None:
-    (command,) = re.findall(r"^    ridgeline (compare .*)$", TEXT, re.MULTILINE)
-    done = ridgeline(*shlex.split(command), cwd=home, timeout=3600)
-    assert done.returncode in (0, 1), done.stdout + done.stderr
-    assert "ttft_p50_ms" in done.stdout
