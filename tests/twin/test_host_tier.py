@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from ridgeline.errors import InputError
 from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token
 from ridgeline.serving.engines.settings import DEFAULTS, parse_engine, resolve, settings_of, values_of
 from ridgeline.serving.hardware.cluster import GIB, make_cluster
@@ -97,6 +100,9 @@ def test_the_size_of_a_tier_is_counted_as_each_engine_counts_it() -> None:
     assert tokens("sglang", hicache_size=100) == 0, "nothing before it is switched on"
     assert tokens("vllm", kv_offloading_size=800) == int(800 * GIB / 8 / token_bytes), "of all ranks together"
     assert tokens("vllm") == 0
+    by_pools = replace(parse_engine("vllm", DEFAULTS), host_tier_ratio=2.0)
+    with pytest.raises(InputError, match="vllm takes no host tier in KV pools"):
+        resolve(by_pools, model, gpu, lay, 100_000)
 
 
 @pytest.mark.parametrize(

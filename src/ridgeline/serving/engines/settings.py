@@ -162,6 +162,7 @@ class EngineDefaults:
     deepseek_kernels: bool = False
     # attention back ends that verify drafts with their kernel for prompts, each head of a request by itself
     verifies_by_head: frozenset[str] = frozenset()
+    host_tier_by_ratio: bool = True  # a tier in host memory may be so many KV pools
     least_page: int = 1  # tokens of a page of KV, where nobody asks for a larger one
     deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
 
@@ -270,6 +271,8 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
 def _host_tokens(own: EngineDefaults, settings: EngineSettings, model: Model, layout: Layout, pool_tokens: int) -> int:
     """What the whole engine's tier in host memory holds; each rank has its part of it, and so its own copy of a latent
     that all ranks keep."""
+    if settings.host_tier_ratio and not own.host_tier_by_ratio:
+        raise InputError(f"{settings.engine} takes no host tier in KV pools (2x); give its size, such as 600")
     size = own.host_rank_bytes(settings, layout) / rank_kv_bytes_per_token(model, layout)
     return int(size or settings.host_tier_ratio * pool_tokens) * layout.attn_dp
 

@@ -33,6 +33,7 @@ class VllmDefaults(EngineDefaults):
     current = (0, 32)
     oldest = (0, 8)  # the V1 scheduler came on by default
     least_page = 16
+    host_tier_by_ratio = False
 
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
         """max_num_batched_tokens of its server: 8,192 on GPUs of 70 GiB and more, 2,048 on others and on A100."""
