@@ -220,3 +220,14 @@ def test_a_damaged_calibration_is_refused(tmp_path: Path, text: str, says: str):
     (tmp_path / "site.json").write_text(text)
     with pytest.raises(InputError, match=says):
         read_calibration(tmp_path / "site.json")
+
+
+def test_a_logs_release_is_the_users_word_and_a_guess_is_called_one():
+    told = calibrate([LLAMA_LOG], gpu="h200", engine="sglang:0.5.15")
+    assert {s.release for s in told.calibration.scope} == {"0.5.15"}
+    assert not any("release" in remark for remark in told.remarks)
+    guessed = calibrate([LLAMA_LOG], gpu="h200")
+    (scene,) = guessed.calibration.scope
+    assert any(f"taken as {scene.release}" in remark for remark in guessed.remarks)
+    with pytest.raises(InputError, match="of SGLang only"):
+        calibrate([LLAMA_LOG], gpu="h200", engine="vllm:0.17.0")

@@ -43,7 +43,8 @@ def calibrate(
 ) -> FactorFit:
     """Factors of the site that these files come from: SGLang logs, CSV files of measured rows, results of benches.
 
-    `model` and `gpu` stand in where a file does not say; `engine` and `server_flags` are those of a bench's server.
+    `model` and `gpu` stand in where a file does not say, and `engine` with its release, which no log says;
+    `server_flags` are those of a bench's server.
     """
     if not paths:
         raise InputError("nothing to calibrate from; give --from with one or more logs, CSV files or bench results")
@@ -69,10 +70,12 @@ def _evidence(path: Path, stated: StatedServer) -> _MeasuredFile:
     if path.is_dir() or _is_json(path):
         runs = read_served_runs(path, stated)
         return replace(_of_rows(runs), remarks=tuple(f"{run.source}: {run.note}" for run in runs if run.note))
-    run = read_run(path, model=stated.model, gpu=stated.gpu)
+    run = read_run(path, model=stated.model, gpu=stated.gpu, engine=stated.engine)
     batches = [line.running for line in run.log.decodes]
     scene = ValidatedSetting.of(run.deployment, min(batches, default=0), max(batches, default=0))
-    return _MeasuredFile(tuple(observations(run)), logged=(scene,))
+    named = ":" in (stated.engine or "")
+    unnamed = f"{path.name}: a log does not name its release, taken as {scene.release}; give --engine {scene.engine}:RELEASE"
+    return _MeasuredFile(tuple(observations(run)), logged=(scene,), remarks=() if named else (unnamed,))
 
 
 def _of_rows(rows: Sequence[Measured]) -> _MeasuredFile:

@@ -18,7 +18,8 @@ from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.knobs import engine_total, rank_share, wrong_value
 from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token, rank_weight_bytes
 from ridgeline.serving.engines.memory import free_bytes
-from ridgeline.serving.engines.settings import EngineSettings, layout_of, resolve, settings_of
+from ridgeline.serving.engines.releases import USUAL_ENGINE
+from ridgeline.serving.engines.settings import EngineSettings, layout_of, parse_engine, resolve, settings_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.log import DecodeBatch, PrefillBatch, SglangLog, read_sglang_log
 from ridgeline.serving.hardware.cluster import GIB, gpu_names, load_gpu, make_cluster
@@ -62,7 +63,13 @@ class LoggedRun:
     log: SglangLog
 
 
-def read_run(path: Path, *, model: str | None = None, gpu: str | None = None) -> LoggedRun:
+def read_run(path: Path, *, model: str | None = None, gpu: str | None = None, engine: str | None = None) -> LoggedRun:
+    """`engine` is the server that wrote the log, as `sglang:0.5.15`: no line of it names the release."""
+    stated = parse_engine(engine or USUAL_ENGINE, EngineSettings())
+    if stated.engine != SGLANG.name:
+        raise InputError(
+            f"{path}: logs are read of SGLang only, not of {stated.engine}; give results of `ridgeline bench` for it"
+        )
     try:
         lines = read_unzipped(path).decode("utf-8", errors="replace").splitlines()
     except OSError as error:
@@ -84,9 +91,10 @@ def read_run(path: Path, *, model: str | None = None, gpu: str | None = None) ->
     device = next((m[1].lower() for line in lines if (m := _DEVICE.search(line))), None)
     chip = gpu or device or _gpu(path, log, layout)
     cluster = make_cluster(chip, layout.nodes, layout.gpus_per_node)
+    settings = replace(_settings(log, values, layout), version=stated.version)
     pools = [p.tokens for p in log.kv_pools]
     pool = pools[-1] if pools else None
-    return LoggedRun(str(path), Deployment(shape, cluster, layout, _settings(log, values, layout)), pool, log)
+    return LoggedRun(str(path), Deployment(shape, cluster, layout, settings), pool, log)
 
 
 def observations(run: LoggedRun) -> list[FitObservation]:
