@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("evidence", type=Path)
     parser.add_argument("--measured", type=Path, default=HERE / "measured")
     parser.add_argument("--sample", type=int, default=1, help="every N-th row of each site of the board")
-    parser.add_argument("--match", default="", help="rows of the board with this in their name")
+    parser.add_argument("--match", default="", help="only rows with all these words in engine, GPU, model or name")
     parser.add_argument("--most", type=int, default=1200, help="requests of one row of the board at most")
     parser.add_argument("--only", default="", help=f"sets, with commas between: {', '.join(SETS)}")
     parser.add_argument("--save", type=Path, help="keeps every point")
@@ -90,7 +90,7 @@ def main() -> None:
     parser.add_argument("--farthest", type=int, default=0, help="also the so many farthest points of each figure")
     options = parser.parse_args()
     chosen = options.only.split(",") if options.only else list(SETS)
-    points = [p for name in chosen for p in SETS[name](options)]
+    points = [p for name in chosen for p in SETS[name](options) if _matches(options, p.engine, p.gpu, p.model, p.row)]
     if options.save:
         options.save.write_text(json.dumps([asdict(p) for p in points]))
     print(table(points, _set_of))
@@ -221,8 +221,16 @@ def _point(
     predicted: float,
     bounds: dict[str, Bounds],
 ) -> Point:
-    gpu, engine = deployment.cluster.gpu.name, deployment.settings.engine
-    return Point(kind, row, figure, engine, deployment.model.name, gpu, measured, predicted, bounds)
+    engine, gpu, model = _names(deployment)
+    return Point(kind, row, figure, engine, model, gpu, measured, predicted, bounds)
+
+
+def _names(deployment: Deployment) -> tuple[str, str, str]:
+    return deployment.settings.engine, deployment.cluster.gpu.name, deployment.model.name
+
+
+def _matches(options: argparse.Namespace, *names: str) -> bool:
+    return all(word in " ".join(names) for word in options.match.split())
 
 
 # -- the board: rows of other people's sweeps -------------------------------------------------------------------------
@@ -231,7 +239,7 @@ def _point(
 def _board(options: argparse.Namespace) -> Iterator[Point]:
     public_rows.MOST = options.most
     rows, _ = read_public_rows(options.evidence / "public" / "serving-rows.csv")
-    rows = [row for row in rows if options.match in row.name]
+    rows = [row for row in rows if _matches(options, *_names(row.deployment), row.name)]
     sites: dict[tuple[str, ...], list[PublicRow]] = defaultdict(list)
     for row in rows:
         sites[row.site].append(row)
@@ -329,8 +337,10 @@ def _measured(file: str, options: Mapping[str, object], words: argparse.Namespac
                     figure = {"ttft": "TTFT", "itl_": "TPOT"}.get(metric[:4], "whole")
                     predicted = METRICS[metric](result) or float("nan")
                     name = f"{row.source} {metric}"
-                    bounds = _bounds(result, row.deployment, bound, 1 / unit)
-                    yield _point(f"{NAMES[file]}, {kind}", name, row.deployment, figure, value, predicted, bounds)
+                    as_ms = 1.0 if figure == "whole" else unit  # TTFT and TPOT, whatever the file states them in
+                    bounds = _bounds(result, row.deployment, bound, as_ms / unit)
+                    told = (value * as_ms, predicted * as_ms)
+                    yield _point(f"{NAMES[file]}, {kind}", name, row.deployment, figure, *told, bounds)
 
 
 def _file(number: int) -> Callable[[argparse.Namespace], Iterator[Point]]:

@@ -74,7 +74,9 @@ def _evidence(path: Path, stated: StatedServer) -> _MeasuredFile:
     batches = [line.running for line in run.log.decodes]
     scene = ValidatedSetting.of(run.deployment, min(batches, default=0), max(batches, default=0))
     named = ":" in (stated.engine or "")
-    unnamed = f"{path.name}: a log does not name its release, taken as {scene.release}; give --engine {scene.engine}:RELEASE"
+    unnamed = (
+        f"{path.name}: a log does not name its release, taken as {scene.release}; give --engine {scene.engine}:RELEASE"
+    )
     return _MeasuredFile(tuple(observations(run)), logged=(scene,), remarks=() if named else (unnamed,))
 
 

@@ -35,7 +35,9 @@ class CalibrateArguments:
     gpu: Annotated[str | None, typer.Option(help="The GPU, if a file does not name it.")] = None
     engine: Annotated[
         str | None,
-        typer.Option(help="The engine and its release, if a file does not name it (no log does): sglang:0.5.9, vllm:0.17.0."),
+        typer.Option(
+            help="The engine and its release, if a file does not name it (no log does): sglang:0.5.9, vllm:0.17.0."
+        ),
     ] = None
     server_flags: Annotated[
         str,
