@@ -12,12 +12,13 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,12 @@ class Browser:
         launch = [sys.executable, "-c", _AS_3_AND_4, str(there), str(back), *command]
         with (profile.parent / "chromium.log").open("wb") as log:
             self._process = subprocess.Popen(
-                launch, pass_fds=(there, back), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                launch,
+                pass_fds=(there, back),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
         os.close(there)
         os.close(back)
@@ -100,6 +106,11 @@ class Browser:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        # its helpers may outlive it for a moment, and write into the profile that the caller then removes
+        with suppress(ProcessLookupError):
+            for _ in range(500):
+                os.killpg(self._process.pid, signal.SIGKILL)
+                time.sleep(0.01)
         os.close(self._read)
         os.close(self._write)
 

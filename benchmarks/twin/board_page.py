@@ -3,7 +3,7 @@
     python benchmarks/twin/gate.py EVIDENCE --save now.json
     python benchmarks/twin/board_page.py now.json [--peer EVIDENCE/public/serving-rows.csv]
 
-writes board.csv beside this file. `--peer` asks aiconfigurator-core about the rows where one engine does both phases, in
+writes board.csv beside this file. `--peer` asks aiconfigurator-core about rows where one engine does both phases, in
 an environment of its own; without it, its earlier answers are kept. `scripts/docs-site` makes the page of board.csv.
 """
 
@@ -130,7 +130,7 @@ def page(rows: Sequence[BoardRow]) -> tuple[str, dict[str, str]]:
         f"{len(rows):,} figures of {len({(row.set, row.row) for row in rows}):,} measured rows, other people's and our "
         "own, with the twin's word and its 90% interval. Nothing is calibrated unless its set says so. What to make of "
         "it, and where not to trust it, is on [the page about accuracy](accuracy.md); the same figures to read by "
-        "machine: [board.csv](board.csv).",
+        "machine: [board.csv](../benchmarks/twin/board.csv).",
         "Medians of |predicted / measured - 1|, the worst first; bias: by how much the median is too high or too low; "
         "inside: the share of measurements that the interval holds. aiconfigurator 0.12 is asked about rows where one "
         "engine does both phases, and compared on those that it answers. "
