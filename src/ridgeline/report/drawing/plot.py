@@ -14,7 +14,7 @@ _LANE_PX = 17.0
 _STRIP_GAP_PX = 8.0  # below the axis, whose lowest tick may have its text there
 _DENSE, _SMALL_PX = 200, 500.0  # marks, from which on whole pixels are near enough, and every third in a small figure
 TOP_PX, AXIS_PX, RIGHT_PX = 26.0, 40.0, 14.0
-_BETWEEN = 12  # steps from one mark of a line to the next, where a text might be in its way
+_BETWEEN_PX = 8.0  # from one place of a line to the next, where a text might be in its way
 _SHADES = 5  # of parallel lines, from the worst to the best
 
 
@@ -185,7 +185,8 @@ def _passed(series: PlotSeries, x: PixelScale, y: PixelScale) -> Iterator[tuple[
     marks = [(x(p.x), y(p.y)) for p in series.points]
     yield from marks
     for (x1, y1), (x2, y2) in pairwise(marks) if series.form != "points" else ():
-        yield from ((x1 + (x2 - x1) * n / _BETWEEN, y1 + (y2 - y1) * n / _BETWEEN) for n in range(1, _BETWEEN))
+        steps = math.ceil(math.dist((x1, y1), (x2, y2)) / _BETWEEN_PX) if math.isfinite(x1 + y1 + x2 + y2) else 0
+        yield from ((x1 + (x2 - x1) * n / steps, y1 + (y2 - y1) * n / steps) for n in range(1, steps))
 
 
 def parallel(figure: ParallelFigure, width: float) -> str:

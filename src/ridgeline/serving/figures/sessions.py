@@ -28,7 +28,7 @@ from ridgeline.serving.traffic.session_summary import FINE_CLASSES, ttft_by_turn
 from ridgeline.stats.wording import count
 from ridgeline.study.history import History
 
-_LOOKS = {"p50": "0", "p95": "2"}
+_LOOKS = {"p50": "0", "p95": "1"}
 _TIER_LOOKS = (("0", "2", "5"), ("1", "3", "6"))  # without a host tier and with one, of up to three quantiles
 _STRETCHES = 24  # of a run, over each of which hits are counted
 _FOUND, _ON_GPU = "found in a cache", "of it on the GPUs"
@@ -91,7 +91,7 @@ def figures(runs: Sequence[SessionRun]) -> Iterator[PlotFigure | FigureGroup]:
     drawn = (
         (
             "turns", "TTFT by turn",
-            "Over all requests of these turns. Later turns are longer, and fast where their KV cache is still there.",
+            "Over all requests of these turns. Later prompts are longer, and fast where the KV cache is still there.",
             [_by_turn(run) for run in runs],
         ),
         (
