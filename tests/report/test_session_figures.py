@@ -90,6 +90,8 @@ def test_a_hit_rate_that_nobody_told_is_not_drawn_as_zero() -> None:
     logged = [PromptHits(0.0, 100, 0), PromptHits(24.0, 100, 70)]
     figure = plotted(drawn(SessionRun("", silent, logged=logged))["hits"])
     assert points(figure) == {"found in a cache, measured": [(0.5, 0), (23.5, 70)]}
+    sure = plotted(drawn(SessionRun("", predicted=[turn(1, 9), turn(2, 9, 24.0)]))["hits"])
+    assert points(sure) == {"found in a cache, predicted": [(0.5, 0), (23.5, 0)]}, "the twin knows that nothing was"
 
 
 def test_settings_stand_side_by_side_on_one_scale_with_one_legend() -> None:

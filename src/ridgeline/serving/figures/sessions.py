@@ -57,7 +57,8 @@ class SessionRun:
     @property
     def sources(self) -> Iterator[tuple[str, str, Sequence[RequestRecord], Sequence[PromptHits]]]:
         """Name, form of its lines, requests, and hits in their caches."""
-        yield "measured", "both", self.measured, _hits(self.measured) or self.logged
+        told = _hits(self.measured)  # engines leave a zero out, so that nothing but zeros is not known
+        yield "measured", "both", self.measured, told if any(each.found for each in told) else self.logged
         yield "predicted", "dashed", self.predicted, _hits(self.predicted)
 
 
@@ -82,44 +83,36 @@ def _records(path: Path) -> list[RequestRecord]:
 
 
 def _hits(records: Sequence[RequestRecord]) -> list[PromptHits]:
-    """Empty where no answer says anything: engines leave a zero out, so that all of them zero is not known."""
-    known = [PromptHits(r.sent_s, r.input_tokens, r.cached_tokens, r.host_tokens) for r in records if r.ok]
-    return known if any(each.found for each in known) else []
+    return [PromptHits(r.sent_s, r.input_tokens, r.cached_tokens, r.host_tokens) for r in records if r.ok]
 
 
 def figures(runs: Sequence[SessionRun]) -> Iterator[PlotFigure | FigureGroup]:
-    drawn = (
-        (
-            "turns", "TTFT by turn",
-            "Over all requests of these turns. Later prompts are longer, and fast where the KV cache is still there.",
-            [_by_turn(run) for run in runs],
-        ),
-        (
-            "hits", "Cache hit rate over time",
-            "Share of the prompt tokens. What was found and is not on the GPUs came back from the host's memory.",
-            [_over_time(run) for run in runs],
-        ),
-    )  # fmt: skip
-    for key, title, says, each in drawn:
-        if known := [figure for figure in each if figure.series]:
-            yield _side_by_side(key, title, says, known)
+    turns = "Over all requests of these turns. Later prompts are longer, and fast where the KV cache is still there."
+    hits = "Share of the prompt tokens."
+    if any(each.host for run in runs for *_, found in run.sources for each in found):
+        hits += " What was found and is not on the GPUs came back from the host's memory."
+    yield from _side_by_side("turns", "TTFT by turn", turns, [_by_turn(run) for run in runs])
+    yield from _side_by_side("hits", "Cache hit rate over time", hits, [_over_time(run) for run in runs])
 
 
-def _side_by_side(key: str, title: str, says: str, each: Sequence[PlotFigure]) -> PlotFigure | FigureGroup:
-    """On one scale, with one legend for all of them."""
-    ys = [v for figure in each for one in figure.series for p in one.points for v in (p.y, p.low, p.high) if v]
+def _side_by_side(key: str, title: str, says: str, drawn: Sequence[PlotFigure]) -> Iterator[PlotFigure | FigureGroup]:
+    """On one scale, with one legend for all of them; nothing where none has anything to show."""
+    each = [figure for figure in drawn if figure.series]
+    ys = [p.y for figure in each for one in figure.series for p in one.points if p.y]
     names = {one.name: one for figure in each for one in figure.series}
     scaled = []
     for at, figure in enumerate(each):
         own = {one.name: one for one in figure.series}
         series = tuple(own.get(name, replace(one, points=())) for name, one in sorted(names.items()))
         y = figure.y
-        if y.high is None:
+        if y.high is None and ys:
             y = replace(y, log=needs_log(ys), low=0.8 * min(ys) if needs_log(ys) else 0.0, high=1.1 * max(ys))
         scaled.append(replace(figure, key=f"{key}-{at}", series=series, y=y, small=len(each) > 1))
-    if len(each) == 1:
-        return replace(scaled[0], key=key, title=title, says=f"{says} {each[0].title}." if each[0].title else says)
-    return FigureGroup(key, title, says, tuple(scaled))
+    if len(scaled) == 1:
+        label = f" {scaled[0].title}." if scaled[0].title else ""
+        yield replace(scaled[0], key=key, title=title, says=says + label)
+    elif scaled:
+        yield FigureGroup(key, title, says, tuple(scaled))
 
 
 def _by_turn(run: SessionRun) -> PlotFigure:
