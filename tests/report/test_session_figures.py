@@ -18,6 +18,7 @@ from ridgeline.serving.planner.sessions import SessionLoad, SessionsPlan, TierAd
 from ridgeline.serving.traffic.requests import REQUESTS, RequestRecord, Slo, Spread, write_records
 from ridgeline.study.history import History
 from tests.command_line import ridgeline
+from tests.load.scripted import Scripted, tokens
 from tests.report.test_drawing import across, draw, upward
 from tests.report.test_figures import a_study, add, answer
 from tests.twin import deployments as make
@@ -226,13 +227,28 @@ def test_damaged_requests_cost_no_page(tmp_path: Path, content: bytes) -> None:
     assert [run.label for run in session_runs(question, past, told)] == ["the setting (#2)"]  # type: ignore[arg-type]
 
 
-def test_verbs_write_a_page_with_their_figures(tmp_path: Path) -> None:
+def chats(path: Path, think_s: float) -> Path:
     rows = [
-        {"session": s, "t": t, "think_time": 1, "input_length": 2048 + 512 * t, "output_length": 20,
+        {"session": s, "t": t, "think_time": think_s, "input_length": 2048 + 512 * t, "output_length": 20,
          "blocks": 32 + 8 * t, "block_tokens": 64, "shared_with_previous": 32 + 8 * (t - 1) if t else 0}
         for s in range(8) for t in range(4)
     ]  # fmt: skip
-    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return path
+
+
+def test_bench_writes_a_page_of_what_it_measured(tmp_path: Path) -> None:
+    page, load = tmp_path / "page.html", chats(tmp_path / "chats.jsonl", 0.0)
+    with Scripted(tokens(20)) as server:
+        done = ridgeline("bench", server.url, "--sessions", 4, "--traffic", load, "--html", page)
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert "p95, measured" in text and "predicted" not in text.partition("<main>")[2]
+    assert "Cache hit rate" not in text, "the answers said nothing of a cache"
+
+
+def test_verbs_write_a_page_with_their_figures(tmp_path: Path) -> None:
+    chats(tmp_path / "chats.jsonl", 1.0)
     where = ("--model", "llama-8b", "--gpu", "h200", "--gpus-per-node", "1", "--traffic", str(tmp_path / "chats.jsonl"))
     page = tmp_path / "page.html"
     done = ridgeline("twin", "simulate", *where, "--sessions", "4", "--html", str(page))
