@@ -69,7 +69,8 @@ def session_runs(study: Study, history: History, answer: Answer) -> list[Session
         for run in reversed(runs):
             measured = _records(run.folder / REQUESTS)
             if any(record.turn for record in measured):
-                logged = [PromptHits(*each) for each in measured_prefills(run.folder)]
+                told = any(record.cached_tokens for record in measured)
+                logged = [] if told else [PromptHits(*each) for each in measured_prefills(run.folder)]
                 found.append(SessionRun(f"{label} (#{run.trial})", measured, _records(run.folder / PREDICTED), logged))
                 break
     return found
