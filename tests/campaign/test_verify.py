@@ -352,6 +352,13 @@ def test_an_input_of_another_setting(folder: Path) -> None:
     assert (found.run, Path(found.file).name, found.what) == (2, "steps.txt", "a file the run was given")
 
 
+def test_what_was_predicted_of_a_run_may_be_said_otherwise_today(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ridgeline.campaign.verify.PREDICTED", "steps.txt")
+    path = run_folder(folder, 2) / "steps.txt"
+    path.write_text("steps 77\n")
+    assert found_in(folder) == []
+
+
 def test_a_file_the_program_itself_wrote_into_is_no_mismatch(folder: Path) -> None:
     path = run_folder(folder, 2) / "steps.txt"
     ending = read_history(folder).runs[2].ending

@@ -208,12 +208,15 @@ def test_sglang_generate_repeats_the_text_so_far():
         line.stream_head()
         for k in (1, 2, 4):
             meta = {"prompt_tokens": 109, "completion_tokens": k, "cached_tokens": 2, "finish_reason": None}
+            tiers = {"device": 5, "host": 27} if k == 4 else None  # as SGLang has it with HiCache, and without a hit
+            meta |= {"cached_tokens": 32, "cached_tokens_details": tiers}
             line.chunk(event({"text": " t" * k, "meta_info": meta}))
         line.chunk(event(b"[DONE]"))
         line.end()
 
     record = run(behave, 1, path="/generate").records[0]
-    assert (record.output_tokens, record.counted_tokens, record.input_tokens, record.cached_tokens) == (4, 3, 109, 2)
+    assert (record.output_tokens, record.counted_tokens, record.input_tokens) == (4, 3, 109)
+    assert (record.cached_tokens, record.host_tokens) == (32, 27)
 
 
 def test_completions_stream():

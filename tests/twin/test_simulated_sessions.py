@@ -43,6 +43,8 @@ def test_what_the_gpu_forgets_comes_back_from_the_host() -> None:
     found = served(3, host_tier_ratio=2.0)
     assert found.host_hit_rate > 0.3
     assert found.hit_rate + found.host_hit_rate == pytest.approx(FOUND)
+    host, gpu = sum(r.host_tokens for r in found.records), sum(r.cached_tokens - r.host_tokens for r in found.records)
+    assert (gpu, host) == (found.cache.hit_tokens, found.cache.host_hit_tokens)
 
 
 def test_sessions_are_counted_by_how_they_ended() -> None:

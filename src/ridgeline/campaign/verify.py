@@ -37,7 +37,7 @@ from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import ExpressionError, is_number
 from ridgeline.records.measurement import Reading, metric_named
 from ridgeline.records.outcome import Kind, Outcome
-from ridgeline.records.run import Cause, Job, Run
+from ridgeline.records.run import PREDICTED, Cause, Job, Run
 from ridgeline.records.secrets import HIDDEN
 from ridgeline.records.site import NODES_ENV, SPEED_ENV, STOPS_AT_ENV
 from ridgeline.records.study import Study
@@ -368,7 +368,7 @@ class _RunCheck:
 
     def _inputs(self, run: Run, prepared: Path) -> None:
         for path in sorted(prepared.rglob("*")):
-            if path.is_symlink() or not path.is_file():
+            if path.is_symlink() or not path.is_file() or path.name == PREDICTED:
                 continue
             name = path.relative_to(prepared).as_posix()
             there = run.folder / name

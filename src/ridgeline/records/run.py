@@ -70,6 +70,7 @@ def _name(machine: Machine, alike: Sequence[Machine]) -> str:
 # In the run folder of a job that was ended for its silence: `MTIME SIZE NAME` of each file just before it was asked to
 # end. What is written after that is about our own kill.
 QUIET_FILE = "quiet"
+PREDICTED = "predicted.jsonl"  # of a run folder: what was said before of its parts, which it was not given
 OWN_LOG = "engine.log"  # of a run folder: the log of a program that has one of its own
 PROFILE_FOLDER = "profile"  # of a run folder: what was recorded under a profiler
 PACKAGES_FILE = "packages"  # of a run folder: `name==release` lines, as pip freeze prints; of engines always there

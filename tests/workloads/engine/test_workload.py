@@ -16,12 +16,13 @@ from ridgeline import catalog
 from ridgeline.campaign.check import check_study
 from ridgeline.records.expression import Expression
 from ridgeline.records.guard import parse_guard
-from ridgeline.records.run import Cause, Ending, Resources, Run
+from ridgeline.records.run import PREDICTED, Cause, Ending, Resources, Run
 from ridgeline.records.site import Site
 from ridgeline.records.study import Goal, JobLimits
 from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.releases import parse_version
 from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.traffic.requests import read_records
 from ridgeline.serving.workloads.engine.options import Load
 from ridgeline.serving.workloads.engine.session.prepare import _write_dataset
 from tests.workloads.engine.studies import SAMPLES, sglang_offline, sglang_serve, study, trial, vllm_serve
@@ -249,6 +250,28 @@ def test_the_twin_says_beforehand_what_it_expects_and_that_it_is_modelled(tmp_pa
     unknown = study(tmp_path, knobs=knobs)
     sglang_offline(unknown).prepare(trial(unknown), tmp_path / "other")
     assert "predicted_tok_s" not in sglang_offline(unknown).read(finished(tmp_path / "other")).metrics
+
+
+def test_of_sessions_the_twin_says_every_request_beforehand(tmp_path: Path) -> None:
+    rows = [
+        {"session": s, "t": t, "think_time": 1, "input_length": 640 + 64 * t, "output_length": 5, "blocks": 10 + t,
+         "block_tokens": 64, "shared_with_previous": 9 + t if t else 0}
+        for s in range(3) for t in range(2)
+    ]  # fmt: skip
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    for dataset, there in ((str(tmp_path / "chats.jsonl"), True), ("sharegpt:281:196", False)):
+        load = {"dataset": dataset, "requests": 6}
+        asked = study(tmp_path, "sglang-serve", gpu="h200", traffic=load, concurrency=3)
+        asked = replace(asked, job=job(gpus="1"))
+        folder = tmp_path / f"run-{there}"
+        sglang_serve(asked).prepare(trial(asked), folder)
+        assert (folder / PREDICTED).exists() == there
+        assert json.loads((folder / "session.json").read_text())["predicted_tok_s"] > 0
+    foretold = [*read_records(tmp_path / "run-True" / PREDICTED)]
+    assert sorted((r.session, r.turn, r.input_tokens) for r in foretold) == [
+        (s, t, 640 + 64 * t) for s in range(3) for t in range(2)
+    ]
+    assert all(r.ttft_s and r.gaps_s == () for r in foretold) and any(r.cached_tokens for r in foretold)
 
 
 def test_too_few_answers_are_a_problem(tmp_path: Path) -> None:

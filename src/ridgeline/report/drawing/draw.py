@@ -70,7 +70,7 @@ def finding(figure: Figure) -> str:
 def _course(series: PlotSeries) -> str:
     values = [point.y for point in series.points]
     low, high = metric_text(min(values)), metric_text(max(values))
-    if series.form in ("line", "steps", "both") and len(values) > 1:
+    if series.form in ("line", "steps", "both", "dashed") and len(values) > 1:
         return f"{series.name} from {metric_text(values[0])} to {metric_text(values[-1])}"
     return f"{series.name} {low}" if low == high else f"{series.name} {low} to {high}"
 
@@ -98,8 +98,8 @@ def legend(figure: Figure) -> str:
 
 def _item(form: str, look: str, name: str) -> str:
     kind = svg.look_class(look)
-    if form in ("line", "steps"):
-        shape = f'<path d="M1 7H21" class="line {kind}"/>'
+    if form in ("line", "steps", "dashed"):
+        shape = f'<path d="M1 7H21" class="line{" dashed" if form == "dashed" else ""} {kind}"/>'
     elif form == "bar":
         shape = svg.box(4, 2, 14, 10, f"bar {kind}")
     elif form == "ranges":

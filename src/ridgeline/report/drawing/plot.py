@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ridgeline.report.drawing import svg
 from ridgeline.report.drawing.svg import PixelScale, pixel_scale, thinned, ticks
@@ -13,6 +14,7 @@ _LANE_PX = 17.0
 _STRIP_GAP_PX = 8.0  # below the axis, whose lowest tick may have its text there
 _DENSE, _SMALL_PX = 200, 500.0  # marks, from which on whole pixels are near enough, and every third in a small figure
 TOP_PX, AXIS_PX, RIGHT_PX = 26.0, 40.0, 14.0
+_BETWEEN_PX = 8.0  # from one place of a line to the next, where a text might be in its way
 _SHADES = 5  # of parallel lines, from the worst to the best
 
 
@@ -112,13 +114,14 @@ def _strip(figure: PlotFigure, lanes: list[str], x: PixelScale, bottom: float) -
 
 def _series(series: PlotSeries, x: PixelScale, y: PixelScale) -> Iterator[str]:
     kind = svg.look_class(series.look)
-    if series.form in ("line", "both", "steps") and len(series.points) > 1:
-        yield f'<path d="{_path(series, x, y)}" class="line {kind}"/>'
+    if series.form in ("line", "both", "steps", "dashed") and len(series.points) > 1:
+        dashed = " dashed" if series.form == "dashed" else ""
+        yield f'<path d="{_path(series, x, y)}" class="line{dashed} {kind}"/>'
     for p in series.points:
         if p.low is not None and p.high is not None:
             whisker = f'<path d="M{svg.n(x(p.x))} {svg.n(y(p.low))}V{svg.n(y(p.high))}" class="whisker {kind}">'
             yield f"{whisker}{svg.title(p.label)}</path>"
-    if series.form in ("points", "both") or (series.form == "line" and len(series.points) == 1):
+    if series.form in ("points", "both") or (series.form in ("line", "dashed") and len(series.points) == 1):
         seen: set[tuple[int, int]] = set()
         dense = len(series.points) > _DENSE
         grid = 3 if dense and x.end < _SMALL_PX else 1
@@ -164,7 +167,7 @@ def _limits(figure: PlotFigure, x: PixelScale, y: PixelScale, end: float) -> Ite
 def _beside_the_line(figure: PlotFigure, x: PixelScale, y: PixelScale, limit: PlotLimit) -> tuple[float, float, str]:
     """Where the label of a level line hides the fewest marks: above it or below it, at its right or its left end."""
     room, at = len(limit.label) * svg.CHARACTER_PX, y(limit.value)
-    marks = [(x(p.x), y(p.y)) for series in figure.series for p in series.points]
+    marks = [mark for series in figure.series for mark in _passed(series, x, y)]
 
     def hidden(place: tuple[float, float, str]) -> int:
         across, down, anchor = place
@@ -175,6 +178,15 @@ def _beside_the_line(figure: PlotFigure, x: PixelScale, y: PixelScale, limit: Pl
         (side, at + step, anchor) for step in (-4, 13) for side, anchor in ((x.end - 2, "end"), (x.start + 2, "start"))
     ]
     return min(places, key=hidden)
+
+
+def _passed(series: PlotSeries, x: PixelScale, y: PixelScale) -> Iterator[tuple[float, float]]:
+    """Its marks and, of a line, places between them."""
+    marks = [(x(p.x), y(p.y)) for p in series.points]
+    yield from marks
+    for (x1, y1), (x2, y2) in pairwise(marks) if series.form != "points" else ():
+        steps = math.ceil(math.dist((x1, y1), (x2, y2)) / _BETWEEN_PX) if math.isfinite(x1 + y1 + x2 + y2) else 0
+        yield from ((x1 + (x2 - x1) * n / steps, y1 + (y2 - y1) * n / steps) for n in range(1, steps))
 
 
 def parallel(figure: ParallelFigure, width: float) -> str:

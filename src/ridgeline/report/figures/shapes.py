@@ -40,7 +40,7 @@ class PlotPoint:
 
 @dataclass(frozen=True, slots=True)
 class PlotSeries:
-    """`form` is points, line, steps or both; `look` one of the words above, or a number of the palette."""
+    """`form` is points, line, dashed, steps or both; `look` one of the words above, or a number of the palette."""
 
     name: str
     points: tuple[PlotPoint, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TypeVar
 
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import RidgelineError
+from ridgeline.files import read_text
 from ridgeline.records.answer import Answer
 from ridgeline.records.measurement import unit_of
 from ridgeline.records.run import Run
@@ -24,13 +26,13 @@ from ridgeline.report.figures.shapes import (
     PlotSeries,
 )
 from ridgeline.report.figures.values import needs_log, settings_shown
-from ridgeline.serving.engines.sglang.log import DecodeBatch, read_sglang_log
+from ridgeline.serving.engines.sglang.log import DecodeBatch, PrefillBatch, SglangLog, read_sglang_log
 from ridgeline.serving.node.monitor import read_samples
 from ridgeline.stats.wording import metric_text
 from ridgeline.study.history import History
 
 LOGS = ("engine.log", "sglang.log")
-_LARGEST_LOG_BYTES = 64 * 2**20  # read for a figure; what is larger is for `ridgeline diagnose`
+LARGEST_BYTES = 64 * 2**20  # of a log that is read for a figure; what is larger is for `ridgeline diagnose`
 _MOST_POINTS = 240  # of a line
 _FEWEST_STEPS = 4  # decode lines of a run, below which there is no course to draw
 
@@ -60,16 +62,28 @@ def logged_runs(study: Study, history: History, answer: Answer) -> list[EngineCo
 
 
 def _steps(folder: Path) -> tuple[DecodeBatch, ...]:
+    return tuple(step for step in _read(folder).decodes if step.stamp.time is not None)
+
+
+def _read(folder: Path) -> SglangLog:
     for name in LOGS:
         path = folder / name
         try:
-            if not path.is_file() or path.stat().st_size > _LARGEST_LOG_BYTES:
-                continue
-            steps = read_sglang_log(TextFile(path)).decodes
+            if path.is_file() and path.stat().st_size <= LARGEST_BYTES:
+                return read_sglang_log(TextFile(path))
         except (RidgelineError, OSError):
             continue  # gone meanwhile, or not what it was taken for: the page does without it
-        return tuple(step for step in steps if step.stamp.time is not None)
-    return ()
+    return SglangLog()
+
+
+def measured_prefills(folder: Path) -> list[tuple[float, int, int]]:
+    """Of each since the load began: seconds, tokens of prompts, and how many of them were in the engine's caches."""
+    try:
+        first = int(json.loads(read_text(folder / "measured.json"))["measured_from_line"])
+    except (OSError, LookupError, TypeError, ValueError):
+        return []  # what was warm-up cannot be told
+    measured = [each for each in _read(folder).prefills if each.stamp.line > first and each.stamp.time is not None]
+    return [(_time(p) - _time(measured[0]), p.new_tokens + p.cached_tokens, p.cached_tokens) for p in measured]
 
 
 def whole_engine(steps: Sequence[DecodeBatch], ranks: int) -> tuple[tuple[DecodeBatch, ...], str]:
@@ -150,7 +164,7 @@ def _course(
     return PlotFigure(key, title, "", x, y, tuple(series), small=True)
 
 
-def _time(step: DecodeBatch) -> float:
+def _time(step: DecodeBatch | PrefillBatch) -> float:
     return step.stamp.time.timestamp() if step.stamp.time is not None else 0.0
 
 

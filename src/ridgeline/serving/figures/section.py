@@ -29,6 +29,8 @@ from ridgeline.report.figures.shapes import (
 )
 from ridgeline.report.figures.values import measured_unit, needs_log, settings_shown
 from ridgeline.serving.figures.engine_log import logged_runs, over_time, power, step_times, time_split
+from ridgeline.serving.figures.sessions import figures as session_figures
+from ridgeline.serving.figures.sessions import session_runs
 from ridgeline.serving.traffic.limits import terms, within_each
 from ridgeline.serving.traffic.requests import stated_slos
 from ridgeline.stats.wording import metric_text
@@ -48,6 +50,7 @@ def section(study: Study, history: History, answer: Answer) -> Iterator[Figure |
         group = replace(group, figures=(*group.figures, drawn))
     for part in (
         against_load(study, history, answer),
+        *session_figures(session_runs(study, history, answer)),
         group,
         step_times(logged),
         time_split(study, history, answer),

@@ -76,7 +76,7 @@ def agent_sessions(recording: Recording) -> list[TraceRow]:
             known.unknown(0)
         else:
             text = known.next(len(turns), blocks, shared, size)
-            turns += _turn(recording, where, fields, session, parent, inputs, text)
+            turns += _turn(recording, where, fields, (session, parent), inputs, text)
     return agents(turns, recording)
 
 
@@ -125,14 +125,15 @@ def _weka_requests(
             recording.skip(here, "with hashes that disagree with its length")
         else:
             text = texts.text([(scope, name) for name in hashes], inputs)
-            turns += _turn(recording, here, fields, session, parent, inputs, text, from_s)
+            turns += _turn(recording, here, fields, (session, parent), inputs, text, from_s)
     return turns
 
 
 def _turn(
-    recording: Recording, where: str, fields: Mapping[str, Any], session: Hashable, parent: Hashable,
+    recording: Recording, where: str, fields: Mapping[str, Any], of: tuple[Hashable, Hashable],
     inputs: int, text: Text, from_s: float = 0.0,
 ) -> list[Turn]:  # fmt: skip
+    """`of` this session, with its parent."""
     outputs = tokens_of(first_of(fields, "output_length", "out"))
     start_s, took_s, think_s = (seconds_of(where, n, fields.get(n)) for n in ("t", "api_time", "think_time"))
     if outputs is None:
@@ -140,7 +141,7 @@ def _turn(
         return []
     at_s = None if start_s is None else from_s + start_s
     end_s = None if at_s is None or took_s is None else at_s + took_s
-    return [Turn(where, session, inputs, outputs, at_s, end_s, think_s, text, parent)]
+    return [Turn(where, of[0], inputs, outputs, at_s, end_s, think_s, text, of[1])]
 
 
 def chats(recording: Recording) -> list[TraceRow]:

@@ -23,6 +23,7 @@ from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, in_
 from ridgeline.serving.metrics import LATENCIES, QUANTILES
 
 _QUANTILES = (50, 90, 95, 99)
+REQUESTS = "requests.jsonl"  # of a folder: its records
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class RequestRecord:
     first_byte_s: float | None = None
     gaps_s: Collection[tuple[float, int]] = ()
     cached_tokens: int = 0
+    host_tokens: int = 0  # of these, brought back from the host's memory
     reasoning_tokens: int = 0
     error: str = ""
     worker: str = ""

@@ -9,7 +9,10 @@ from ridgeline.records.json_form import JsonForm, also_in_json, digits
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread
 
 # turns are counted from 1; the last class has no end
-_CLASSES = ((1, 1), (2, 5), (6, 20), (21, None))
+_TurnClasses = Sequence[tuple[int, int | None]]
+_CLASSES: _TurnClasses = ((1, 1), (2, 5), (6, 20), (21, None))
+# of a figure, which has room for more
+FINE_CLASSES: _TurnClasses = (*((n, n) for n in range(1, 6)), (6, 10), (11, 20), (21, 50), (51, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +80,23 @@ def summarise_sessions(
         session_p95_s=None if times is None else times.p95 / 1e3,
         kept=kept,
         kept_s=None if kept is None else kept * per_s,
-        ttft_by_turn=tuple(_by_turn(records)),
+        ttft_by_turn=ttft_by_turn(records),
     )
 
 
-def _by_turn(records: Sequence[RequestRecord]) -> list[TurnLatency]:
+def ttft_by_turn(records: Sequence[RequestRecord], classes: _TurnClasses = _CLASSES) -> tuple[TurnLatency, ...]:
+    """Of the classes that have any."""
     found = []
-    for first, last in _CLASSES:
+    for first, last in classes:
         ttft_s = [
             t
             for r in records
             if r.ok and first <= r.turn + 1 and (last is None or r.turn < last) and (t := r.ttft_s) is not None
         ]
         if spread := Spread.of(ttft_s):
-            name = f"{first}" if first == last else f"{first} and later" if last is None else f"{first} to {last}"
-            found.append(TurnLatency(name, len(ttft_s), spread))
-    return found
+            found.append(TurnLatency(turns_text(first, last), len(ttft_s), spread))
+    return tuple(found)
+
+
+def turns_text(first: int, last: int | None) -> str:
+    return f"{first}" if first == last else f"{first} and later" if last is None else f"{first} to {last}"

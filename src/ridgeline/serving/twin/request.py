@@ -24,6 +24,7 @@ class Request:
     text: Text | None = None  # of what its prompt is the beginning, for the cache of the engine that has it
     cached: int = 0  # prompt tokens that were there when it was taken on
     first_cached: int | None = None  # and when it was taken on for the first time
+    first_from_host: int = 0
     from_host: int = 0  # of these, tokens that must be brought back from the host
     loaded_s: float = 0.0  # when they are there
     in_cache: int = 0  # prompt tokens that it reads in the cache, or has put there
@@ -68,6 +69,7 @@ class Request:
             status=self.failure or "ok",
             gaps_s=RequestGaps(self.runs, self.stays, a.output_tokens) if ok else (),
             cached_tokens=self.first_cached or 0,
+            host_tokens=self.first_from_host,
             error="" if ok else _NO_SLOT,
             worker=self.worker,
             session=a.session,

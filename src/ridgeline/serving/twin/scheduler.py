@@ -202,7 +202,7 @@ class Engine:
         """It is taken on, and what `_look_up` found stays for it."""
         here, use = request.cached - request.from_host, self.cache_use
         if request.first_cached is None:
-            request.first_cached = request.cached
+            request.first_cached, request.first_from_host = request.cached, request.from_host
             use.prompt_tokens += request.arrival.input_tokens
             use.hit_tokens += here
             use.host_hit_tokens += request.from_host

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ridgeline.cli.text.table import aligned
+from ridgeline.errors import InputError
+from ridgeline.serving.figures import sessions as figures
 from ridgeline.serving.load import bench as load_bench
 from ridgeline.serving.load import edge as load_edge
 from ridgeline.serving.load import session as load_session
@@ -103,6 +105,7 @@ def bench(
         float | None,
         typer.Option("--within", help="Seconds that --find-goodput may take, holding included; default: 240."),
     ] = None,
+    html: option.Html = None,
     as_json: option.AsJson = False,
 ) -> None:
     """Load a server and report latency, throughput and goodput, and whether the load generator itself kept up.
@@ -112,6 +115,8 @@ def bench(
 
     Example: ridgeline bench http://127.0.0.1:8000 --concurrency 16 --slo ttft_p95_ms=2000
     """
+    if html is not None and arguments.find_goodput:
+        raise InputError("--html draws one run, and --find-goodput makes many; leave one of them out")
     gc.set_threshold(50_000)  # little garbage is made here, and looking for it would cost more than the imports below
 
     session = load_session.run_session(
@@ -121,6 +126,10 @@ def bench(
     )
     text = _result_text if isinstance(session.found, load_bench.BenchResult) else _edge_text
     print(json.dumps(session.document) if as_json else text(session.found))  # type: ignore[arg-type]
+    if html is not None and isinstance(found := session.found, load_bench.BenchResult):
+        with option.writing("--html", html):
+            drawn = [*figures.figures([figures.SessionRun("", found.records)])]
+            figures.write_figures(html, found.plan.endpoint.url, found.shown(), drawn)
     if session.exit_code:
         raise typer.Exit(session.exit_code)
 

@@ -74,6 +74,7 @@ HostTier = Annotated[
 Routing = Annotated[str, typer.Option(help="round-robin, least-load or cache-aware.")]
 PageSize = Annotated[int, typer.Option(help="Tokens of one KV page.")]
 Eviction = Annotated[str, typer.Option(help="What the prefix cache forgets first: lru, or SGLang's lfu or slru.")]
+Html = Annotated[Path | None, typer.Option(help="File for a page with figures and the same numbers.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 

@@ -9,6 +9,7 @@ import typer
 
 from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import NothingFound
+from ridgeline.serving.figures import sessions as figures
 from ridgeline.serving.planner import sessions as planner_sessions
 from ridgeline.serving.verbs import options as option
 
@@ -57,7 +58,7 @@ class SessionsArguments(option.EngineArguments):
 
 
 @option.takes(SessionsArguments)
-def sessions(arguments: SessionsArguments, as_json: option.AsJson = False) -> None:
+def sessions(arguments: SessionsArguments, html: option.Html = None, as_json: option.AsJson = False) -> None:
     """Find how many sessions a layout holds within limits, what ends it, and whether KV in host memory pays.
 
     Without --tp and the like, or with all of them 1, layouts for all GPUs are compared; --gpus-per-node 1 plans for one
@@ -71,6 +72,11 @@ def sessions(arguments: SessionsArguments, as_json: option.AsJson = False) -> No
     """
     answer = planner_sessions.plan_sessions(arguments.request())
     print(json_text(answer.as_json()) if as_json else _text(answer), flush=True)
+    if html is not None:
+        with option.writing("--html", html):
+            figures.write_figures(
+                html, str(answer.best.deployment), answer.shown(), [figures.against_sessions(answer.best)]
+            )
     if not answer.sessions:
         broken = ", ".join(answer.best.loads[0].broken)
         raise NothingFound(f"one session alone breaks {broken}; raise the limit, or use more or faster GPUs")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.text.table import json_text
+from ridgeline.serving.figures import sessions as figures
 from ridgeline.serving.traffic import requests as traffic_requests
 from ridgeline.serving.traffic import traffic as traffic_traffic
 from ridgeline.serving.twin import simulate as twin_simulate
@@ -64,6 +65,7 @@ def simulate(
     out: Annotated[
         Path | None, typer.Option(help="File for one JSON line per request, as `bench --out` writes.")
     ] = None,
+    html: option.Html = None,
     as_json: option.AsJson = False,
 ) -> None:
     """Predict throughput and latency of a layout under given traffic, without a GPU.
@@ -80,6 +82,10 @@ def simulate(
     if out is not None:
         traffic_requests.write_records(out, result.records)
     print(json_text(result.as_json()) if as_json else _simulation_text(str(deployment), result))
+    if html is not None:
+        with option.writing("--html", html):
+            drawn = [*figures.figures([figures.SessionRun("", predicted=result.records)])]
+            figures.write_figures(html, str(deployment), result.shown(), drawn)
 
 
 def _simulation_text(title: str, result: SimulationResult) -> str:

@@ -271,6 +271,7 @@ class Exchange:
             first_byte_s=None if self.first_byte_s is None else self.first_byte_s - start_s,
             gaps_s=Gaps(times),
             cached_tokens=reply.cached_tokens or 0,
+            host_tokens=reply.host_tokens or 0,
             reasoning_tokens=reply.reasoning_events if reply.reasoning_tokens is None else reply.reasoning_tokens,
             error=self.error,
             worker=worker,

@@ -114,9 +114,9 @@ class Reply:
 
     __slots__ = (
         "_began_s", "_cumulative", "_endings", "_held", "_junk", "_pattern", "_shortest", "_streamed", "_tail",
-        "_usual", "_weight", "bodies", "cached_tokens", "done", "error", "finish_reason", "finished", "last_event_s",
-        "malformed", "output_tokens", "prompt_tokens", "reasoning_events", "reasoning_tokens", "silent_events", "text",
-        "times_s", "token_times_s",
+        "_usual", "_weight", "bodies", "cached_tokens", "done", "error", "finish_reason", "finished", "host_tokens",
+        "last_event_s", "malformed", "output_tokens", "prompt_tokens", "reasoning_events", "reasoning_tokens",
+        "silent_events", "text", "times_s", "token_times_s",
     )  # fmt: skip
 
     def __init__(self, interface: str, streamed: bool = True) -> None:
@@ -146,6 +146,7 @@ class Reply:
         self.output_tokens: int | None = None
         self.reasoning_tokens: int | None = None
         self.cached_tokens: int | None = None
+        self.host_tokens: int | None = None
         self.reasoning_events = 0
         self.silent_events = 0  # of a token whose text is empty
 
@@ -350,6 +351,8 @@ class Reply:
         self.cached_tokens = _count(usage.get("cached_tokens"), self.cached_tokens)
         self.reasoning_tokens = _count(usage.get("reasoning_tokens"), self.reasoning_tokens)
         prompt, output = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+        if isinstance(tiers := usage.get("cached_tokens_details"), dict):  # SGLang's own interface, by tier
+            self.host_tokens = _count(tiers.get("host"), self.host_tokens)
         if isinstance(prompt, dict):
             self.cached_tokens = _count(prompt.get("cached_tokens"), self.cached_tokens)
         if isinstance(output, dict):

@@ -22,9 +22,9 @@ from ridgeline.serving.engines.base import OFFLINE_RESULT, EngineLog, ServingEng
 from ridgeline.serving.engines.knobs import engine_total, rank_share
 from ridgeline.serving.engines.nccl_log import read_nccl_log
 from ridgeline.serving.metrics import LATENCIES, QUANTILES
+from ridgeline.serving.traffic.requests import REQUESTS
 
 MEASURED = "measured.json"
-REQUESTS = "requests.jsonl"
 ANSWERS = "answers.jsonl"
 QUESTION_METRICS = frozenset({"accuracy", "accuracy_change", "answer_agreement", "questions_asked"})
 # Prompts of a run are made for it; a share above this came from a run or a warm-up that sent the same ones.

@@ -16,11 +16,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ridgeline.errors import Problem, near
 from ridgeline.records.expression import Value
 from ridgeline.records.launch import Binding, contained, launch, rank_text
-from ridgeline.records.run import PROFILE_FOLDER, Resources
+from ridgeline.records.run import PREDICTED, PROFILE_FOLDER, Resources
 from ridgeline.records.site import Site
 from ridgeline.records.space import Settings
 from ridgeline.records.study import ProfileStage, Study
@@ -29,6 +30,7 @@ from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.releases import NEWEST
 from ridgeline.serving.model.config import preset_names
 from ridgeline.serving.ports import RENDEZVOUS_PORT, SGLANG_PORT
+from ridgeline.serving.traffic.requests import record_line
 from ridgeline.serving.workloads.engine.options import BAKE, REHEARSE, EngineOptions
 from ridgeline.serving.workloads.engine.reading import AskedSettings
 from ridgeline.serving.workloads.engine.settings import (
@@ -36,10 +38,13 @@ from ridgeline.serving.workloads.engine.settings import (
     LOAD_FORMAT,
     DummyWeights,
     KnobNames,
-    predicted_tok_s,
+    prediction,
 )
 from ridgeline.workloads.base import NO_WEIGHTS, ServedAs
 from ridgeline.workloads.run_folder import build_lines, pasted_run
+
+if TYPE_CHECKING:
+    from ridgeline.serving.twin.simulate import SimulationResult
 
 # other values of these ask for other kernels or another record
 _DECIDING = (
@@ -193,9 +198,10 @@ class Scripts:
         questions: Mapping[str, object] | None = None,
         profile: ProfileStage | None = None,
     ) -> dict[str, str]:
-        """Name to text: session.json, engine.sh, and a script for each one-time step."""
+        """Name to text: session.json, engine.sh, a script for each one-time step, and the twin's requests."""
         resources, nsys = self._study.job.resources(settings), profile is not None and profile.tool == NSYS
-        session = self._session(settings, resources, env) | ({"questions": questions} if questions else {})
+        predicted = self._prediction(settings, resources)
+        session = self._session(settings, resources, env, predicted) | ({"questions": questions} if questions else {})
         if profile is not None:
             session |= {"serves": True, "profile": {**asdict(profile), "nsys": self._start(_NSYS_SCRIPT, Resources())}}
         return {
@@ -208,6 +214,7 @@ class Scripts:
                 for step in self._steps(settings, resources)
                 if step.command
             },
+            **({} if predicted is None or predicted.sessions is None else {PREDICTED: _without_gaps(predicted)}),
         }
 
     def comments(self, settings: Settings, profile: ProfileStage | None = None) -> str:
@@ -316,7 +323,15 @@ class Scripts:
         install = self._options.install(settings)
         return steps_of(self._options, self._dialect, install, self._names.values(settings), Span(resources.nodes))
 
-    def _session(self, settings: Settings, resources: Resources, env: Mapping[str, str]) -> dict[str, object]:
+    def _prediction(self, settings: Settings, resources: Resources) -> SimulationResult | None:
+        if not self._dialect.simulated:
+            return None
+        version, site = self._dialect.release_of(self._options.install(settings)), self._study.site
+        return prediction(self._options, self._names.values(settings), version, resources, site, paced=self._serves)
+
+    def _session(
+        self, settings: Settings, resources: Resources, env: Mapping[str, str], predicted: SimulationResult | None
+    ) -> dict[str, object]:
         install = self._options.install(settings)
         version, values = self._dialect.release_of(install), self._names.values(settings)
         asked = AskedSettings(
@@ -326,10 +341,6 @@ class Scripts:
             attention_groups=_whole(values.get("attn_dp")),
             accept_length=self.dummy.accept_length(settings),
         )
-        predicted = None
-        if self._dialect.simulated:
-            site = self._study.site
-            predicted = predicted_tok_s(self._options, values, version, resources, site, paced=self._serves)
         return {
             "engine": self._dialect.name,
             "python": "" if install.container else install.python,
@@ -347,7 +358,7 @@ class Scripts:
                 for there in (resources if step.everywhere else Resources(),)
             ],
             "asked": asdict(asked),
-            "predicted_tok_s": predicted,
+            "predicted_tok_s": None if predicted is None else predicted.summary.total_tok_s,
             **self.dummy.receipt(settings),
             **({"perplexity": self._options.perplexity} if self._options.perplexity else {}),
         }
@@ -392,3 +403,8 @@ def _nsys(cluster: Span) -> str:
 
 def _whole(value: object) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 1
+
+
+def _without_gaps(predicted: SimulationResult) -> str:
+    """The requests as `bench` would write them; gaps between tokens would be most of it."""
+    return "".join(record_line(replace(record, gaps_s=())) for record in predicted.records)

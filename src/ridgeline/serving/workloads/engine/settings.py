@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError, Problem, Where, near, nearest
 from ridgeline.records.expression import Value
@@ -48,6 +49,9 @@ from ridgeline.serving.model.config import load_model, model_from_text
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, EngineOptions
 from ridgeline.workloads.base import field_problems, metric_problems, names_read
+
+if TYPE_CHECKING:
+    from ridgeline.serving.twin.simulate import SimulationResult
 
 MOST_VALUES = 1000  # of a knob, beyond which only its first and last are looked at
 NO_MORE_THAN_SENT = ("goodput", "requests_s", "total_tok_s", "output_tok_s", "input_tok_s")
@@ -276,9 +280,9 @@ def _expected_deployment(
     return Deployment(model_of(model, values), cluster, layout, settings)
 
 
-def predicted_tok_s(
+def prediction(
     options: EngineOptions, values: Mapping[str, Value], version: Version, asked: Resources, site: Site, *, paced: bool
-) -> float | None:
+) -> SimulationResult | None:
     """What the twin expects of the engine, said before it runs; None where it cannot know model and GPU."""
     from ridgeline.serving.twin.simulate import simulate
 
@@ -286,7 +290,7 @@ def predicted_tok_s(
         deployment = _expected_deployment(options, values, version, asked, site)
         if deployment is None:
             return None
-        return simulate(deployment, options.load.recipe(paced=paced)).summary.total_tok_s
+        return simulate(deployment, options.load.recipe(paced=paced))
     except InputError:  # a memory plan that cannot start is one of these
         return None
 

@@ -27,8 +27,9 @@ from ridgeline.serving import ports
 from ridgeline.serving.engines.base import ServingEngine
 from ridgeline.serving.engines.failures import FailureCause
 from ridgeline.serving.engines.install import installed_packages, installed_version
+from ridgeline.serving.traffic.requests import REQUESTS
 from ridgeline.serving.workloads.engine.options import Load
-from ridgeline.serving.workloads.engine.reading import MEASURED, REQUESTS
+from ridgeline.serving.workloads.engine.reading import MEASURED
 from ridgeline.serving.workloads.engine.session import process as node
 from ridgeline.serving.workloads.engine.session.load import (
     DYING_S,
