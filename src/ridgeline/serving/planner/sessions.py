@@ -259,7 +259,8 @@ class _Search:
         self.deployment, self.calibration, self.limits = deployment, calibration, slos
         if deployment.layout.disaggregated:
             raise InputError("sessions are planned for engines that both prefill and decode; leave the groups out")
-        self.traffic, self.assumed = within_context(traffic, deployment.model)
+        self.traffic, cut = within_context(traffic, deployment.model)
+        self.assumed = (*deployment.model.assumed, *cut)
         self.times, _, pool = step_time(deployment, deployment.layout, "both", calibration)
         self.rank_tokens = pool // deployment.layout.attn_dp
         self.pool_tokens = pool * deployment.layout.dp

@@ -185,7 +185,7 @@ def simulate(
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
-        assumed=(*_assumed(deployment), *cut, *_in_step(traffic)),
+        assumed=(*deployment.model.assumed, *_assumed(deployment), *cut, *_in_step(traffic)),
         reach=known.line or doubts.validation.line,
         # engines of a role are equal, and those that prefill come first
         engines={
