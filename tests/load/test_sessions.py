@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -32,6 +33,7 @@ from ridgeline.serving.traffic.session_summary import summarise_sessions
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import AsRecorded, ClosedLoop, OpenLoop, SessionRules, Traffic
 from ridgeline.serving.traffic.turns import Again, WaitingTurns, sessions_of
+from ridgeline.serving.twin.served_runs import StatedServer, read_served_runs
 from ridgeline.serving.verbs.bench import _result_text
 from tests.load.scripted import Line, Request, Scripted, delta, event, tokens, usage
 
@@ -507,3 +509,34 @@ def test_the_python_api_takes_the_same(files: Path):
         result = api.bench(server.url, sessions=2, traffic=str(files / "sessions.jsonl"), max_tokens=2)
     assert result.sessions is not None and result.sessions.completed == 3
     assert result.as_json()["load"] == {"sessions": 2}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sessions": 2, "idle_cap_s": 0.01, "start_within": 0.7, "duration_s": 0.5},
+        {"closed": True, "idle_cap_s": 0.0, "traffic": "timed.jsonl"},
+        {"rate_s": 50.0, "idle_cap_s": 0.01, "traffic": "sessions:chat", "requests": 12},
+    ],
+)
+def test_the_twin_is_calibrated_on_sessions_as_bench_drove_them(
+    files: Path, tmp_path: Path, options: dict[str, object]
+):
+    named = str(options.pop("traffic", "sessions.jsonl"))
+    options = {"max_tokens": 2, "traffic": named if ":" in named else str(files / named), **options}
+    with Scripted(tokens(2)) as server:
+        asked = plan_from(BenchOptions(url=server.url, **options))  # type: ignore[arg-type]
+        found = bench(asked).as_json()
+    told = found | {
+        "void": False,
+        "server": {"engine": "sglang", "version": "0.5.23", "model_path": "llama-8b", "tp": 1},
+    }
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(told))
+    (row,) = read_served_runs(path, StatedServer(gpu="h200"))
+    sent, again = ([replace(a, text=None) for a in each.arrivals()] for each in (asked.traffic, row.traffic))
+    assert again == sent
+    assert row.traffic.duration_s == options.get("duration_s")
+    path.write_text(json.dumps(told | {"load": {"sessions": 2, "cache_warmup": True}}))
+    with pytest.raises(InputError, match="--cache-warmup filled the cache before the run"):
+        read_served_runs(path, StatedServer(gpu="h200"))

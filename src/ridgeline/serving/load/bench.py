@@ -107,6 +107,7 @@ class BenchPlan:
     timeout_s: float = 120.0
     warmup: int = 0
     cache_warmup: bool = False
+    max_tokens: int | None = None  # that answers of `traffic` were cut to
     workers: int = 1
     records_path: Path | None = None
     salt: int | None = None
@@ -163,12 +164,13 @@ class BenchResult(Shown):
             "url": plan.endpoint.url,
             "api": plan.endpoint.interface,
             "model": self.model,
-            "load": _describe_load(plan),
+            "load": _describe_load(plan) | _session_rules(plan),
             "traffic": {
                 "dataset": dataset_of(plan.traffic),
                 "requests": plan.traffic.requests,
                 "seed": plan.traffic.seed,
                 "shared_prefix_tokens": plan.shared_prefix_tokens,
+                **({} if plan.max_tokens is None else {"max_tokens": plan.max_tokens}),
             },
             **({"records_file": str(plan.records_path)} if plan.records_path else {}),
             **({"server": dict(self.server)} if self.server else {}),
@@ -258,6 +260,14 @@ def _describe_load(plan: BenchPlan) -> dict[str, object]:
     if isinstance(pace, AsRecorded) and pace.closed:
         return {"schedule": "sessions as recorded"}
     return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
+
+
+def _session_rules(plan: BenchPlan) -> dict[str, object]:
+    """How its sessions were driven, where that was asked for: what a replay of them must do too."""
+    rules = plan.traffic.rules
+    said = {"idle_cap_s": rules.think_limit_s, "start_within": rules.start_within or None}
+    said |= {"duration_s": plan.duration_s, "cache_warmup": plan.cache_warmup or None}
+    return {k: v for k, v in said.items() if v is not None} if plan.traffic.has_sessions else {}
 
 
 def assignment_of(
