@@ -155,7 +155,7 @@ def test_a_p95_says_how_few_requests_it_rests_on(monkeypatch: pytest.MonkeyPatch
     assert 0 < alone.requests < 60
     assert plan._row(alone)[2].endswith(f" ms of {alone.requests}")
     assert plan._row(replace(several, requests=60))[2].endswith(" ms")
-    assert any("fewer than 60 requests" in note for note in plan.shown().notes)
+    assert any("p95 of fewer than 60 requests says of how many" in note for note in plan.shown().notes)
 
 
 @given(st.integers(1, 30_000), st.integers(2, 20_000))

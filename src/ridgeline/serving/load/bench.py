@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from ridgeline.serving.traffic.traffic import (
     SessionRules,
     Traffic,
     dataset_of,
+    lasting,
 )
 from ridgeline.serving.traffic.turns import Again, sessions_of
 
@@ -300,11 +300,7 @@ def _schedule(plan: BenchPlan) -> tuple[list[Arrival], bool]:
     """(arrivals, whether to repeat the list)"""
     traffic = plan.traffic
     if isinstance(traffic.pace, OpenLoop) and plan.duration_s is not None:
-        enough = int(traffic.pace.rate_s * plan.duration_s * 1.5 + 50)
-        arrivals = replace(traffic, requests=enough).arrivals()
-        if any(arrival.after for arrival in arrivals):  # it is sessions that come at this rate
-            enough = math.ceil(enough * len(arrivals) / len(sessions_of(arrivals)))
-            arrivals = replace(traffic, requests=enough).arrivals()
+        arrivals = lasting(replace(traffic, duration_s=plan.duration_s)).arrivals()
         return [a for a in arrivals if a.at_s < plan.duration_s], False
     return traffic.arrivals(), isinstance(traffic.pace, ClosedLoop) and plan.duration_s is not None
 

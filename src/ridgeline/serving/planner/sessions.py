@@ -143,9 +143,7 @@ class SessionsPlan(JsonForm, Shown):
             notes.append(f"host tier: {self.host_tier.why}")
             notes += [f"  {self.host_tier.flags}"] if self.host_tier.flags else []
         if any(load.requests < ENOUGH for load in self.loads):
-            notes.append(
-                f"p95 of fewer than {ENOUGH} requests says of how many: at most three decide; a longer --duration has more"
-            )
+            notes.append(f"p95 of fewer than {ENOUGH} requests says of how many; a longer --duration has more")
         notes += [f"reach: {self.reach}"] if self.reach else []
         rows = tuple(self._row(load) for load in self.loads)
         columns = ("sessions", "TTFT p50", "TTFT p95", "TPOT p50", "hit GPU", "hit host", unit_of("requests_s"), "")

@@ -286,6 +286,18 @@ def sessions_at_once(traffic: Traffic, sessions: int) -> Traffic:
     return traffic
 
 
+def lasting(traffic: Traffic) -> Traffic:
+    """With requests enough for the whole of its duration, where they come at a rate; a closed loop begins again."""
+    pace, duration_s = traffic.pace, traffic.duration_s
+    if duration_s is None or not isinstance(pace, OpenLoop):
+        return traffic
+    enough = int(pace.rate_s * duration_s * 1.5 + 50)
+    arrivals = replace(traffic, requests=enough).arrivals()
+    if any(arrival.after for arrival in arrivals):  # it is sessions that come at this rate
+        enough = math.ceil(enough * len(arrivals) / len(by_session(arrivals)))
+    return replace(traffic, requests=enough)
+
+
 def _open_loop_times(count: int, pace: OpenLoop, rng: random.Random) -> list[float]:
     times, now = [], 0.0
     for _ in range(count):

@@ -25,7 +25,7 @@ from ridgeline.serving.traffic.replay import Replay
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.session_mix import SessionMix
 from ridgeline.serving.traffic.session_summary import SessionSummary, summarise_sessions
-from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
+from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic, lasting
 from ridgeline.serving.traffic.turns import Again
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
@@ -151,7 +151,7 @@ def simulate(
     """
     started_s = time.process_time()
     calibration = calibration or Calibration()
-    traffic, cut = within_context(traffic, deployment.model)
+    traffic, cut = within_context(lasting(traffic), deployment.model)
     arrivals = _arrivals(traffic)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
@@ -159,10 +159,11 @@ def simulate(
     served = front_end and not isinstance(traffic.pace, AllAtOnce)
     before = put_in_front(engines, deployment, calibration) if served else None
     until_s = math.inf if traffic.duration_s is None else traffic.duration_s
-    again = None if traffic.concurrency is None or traffic.duration_s is None else Again.of(traffic, arrivals)
+    endless = traffic.concurrency is not None and traffic.duration_s is not None
+    again = Again.of(traffic, arrivals) or Again.over(arrivals) if endless else None
     requests, unsent = serve(front, arrivals, traffic.concurrency, before, until_s, again)
     records = tuple(r.record() for r in requests)
-    in_sessions = again is not None or any(arrival.after for arrival in arrivals)
+    in_sessions = any(arrival.after for arrival in (arrivals if again is None else again.arrivals))
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
     under_way = at_once(summary, deployment.layout)
