@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import signal
 import threading
 from collections import Counter
@@ -29,6 +30,7 @@ from ridgeline.serving.load.workers.assignment import Assignment, split_over_wor
 from ridgeline.serving.traffic import traffic as traffic_module
 from ridgeline.serving.traffic.replay import Passes, Replay, TraceRow
 from ridgeline.serving.traffic.requests import RequestRecord, Slo
+from ridgeline.serving.traffic.session_mix import SessionMix, parse_sessions
 from ridgeline.serving.traffic.session_summary import summarise_sessions
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import AsRecorded, ClosedLoop, OpenLoop, SessionRules, Traffic
@@ -540,3 +542,25 @@ def test_the_twin_is_calibrated_on_sessions_as_bench_drove_them(
     path.write_text(json.dumps(told | {"load": {"sessions": 2, "cache_warmup": True}}))
     with pytest.raises(InputError, match="--cache-warmup filled the cache before the run"):
         read_served_runs(path, StatedServer(gpu="h200"))
+
+
+def test_so_many_sessions_are_drawn_once_before_the_first_is_sent(monkeypatch: pytest.MonkeyPatch):
+    """A hundred thousand of them took a minute when each question about them drew them again."""
+    drawn: list[int] = []
+    draw = SessionMix.draw
+    monkeypatch.setattr(SessionMix, "draw", lambda self, count, rng: drawn.append(count) or draw(self, count, rng))
+    with Scripted(tokens(1)) as server:
+        bench(
+            plan_from(BenchOptions(url=server.url, sessions=400, traffic="sessions:chat", idle_cap_s=0, duration_s=0.1))
+        )
+    assert sum(drawn) == drawn[0] >= 400
+
+
+@pytest.mark.parametrize("words", ["sessions:chat", "sessions:agent"])
+@pytest.mark.parametrize("seed", range(4))
+def test_fifty_sessions_take_as_many_requests_as_give_each_its_own(words: str, seed: int):
+    mix = parse_sessions(words)
+    least = mix.requests_of(50, random.Random(seed))
+    begun = [len({row.session for row in mix.draw(count, random.Random(seed))}) for count in (least - 1, least)]
+    assert begun == [49, 50]
+    assert mix.waits(2, random.Random(seed)) == any(row.after for row in mix.draw(2, random.Random(seed)))

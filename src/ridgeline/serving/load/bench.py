@@ -27,6 +27,7 @@ from ridgeline.serving.traffic.traffic import (
     Traffic,
     dataset_of,
     lasting,
+    no_collection,
 )
 from ridgeline.serving.traffic.turns import Again, sessions_of
 
@@ -191,15 +192,16 @@ class BenchResult(Shown):
 def bench(plan: BenchPlan) -> BenchResult:
     """Runs the plan. A server's faults are counted in the result; only what the user must fix is raised."""
     server, salt = warmed_up(plan)
-    arrivals, endless = _schedule(plan)
+    with no_collection():
+        arrivals, endless = _schedule(plan)
+        first, arrivals = parted_for_warmup(arrivals) if plan.cache_warmup else ([], arrivals)
+        assignment = assignment_of(plan, server, salt, arrivals, endless)
     notes: list[str] = []
     if plan.cache_warmup:
-        first, arrivals = parted_for_warmup(arrivals)
         sent = _send(
             replace(assignment_of(plan, server, salt, first), duration_s=None, records_path=None), plan.workers
         )
         notes.append(f"cache warm-up: {sum(r.ok for r in sent.records)} of {len(first)} first requests were answered")
-    assignment = assignment_of(plan, server, salt, arrivals, endless)
     timeout_s = min(10.0, plan.timeout_s)
     before = counters_of(plan.endpoint, server, timeout_s) if assignment.turns else {}
     out = _send(assignment, plan.workers)

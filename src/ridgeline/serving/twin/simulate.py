@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
@@ -25,7 +23,16 @@ from ridgeline.serving.traffic.replay import Replay
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.session_mix import SessionMix
 from ridgeline.serving.traffic.session_summary import SessionSummary, summarise_sessions
-from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic, lasting
+from ridgeline.serving.traffic.traffic import (
+    AllAtOnce,
+    Arrival,
+    AsRecorded,
+    ClosedLoop,
+    OpenLoop,
+    Traffic,
+    lasting,
+    no_collection,
+)
 from ridgeline.serving.traffic.turns import Again
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
@@ -115,26 +122,13 @@ class SimulationResult(JsonForm, Shown):
         return TextTable(title, ("", "predicted", "9 of 10 lie in"), self.summary.rows(self.interval), notes=notes)
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: tens of thousands of records, all needed to the end, would be searched again
-    and again, a third of the whole time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 @lru_cache(maxsize=2)
 def _arrivals(traffic: Traffic) -> tuple[Arrival, ...]:
     """A search simulates the same traffic on hundreds of settings."""
     return tuple(traffic.arrivals())
 
 
-@_no_collection()
+@no_collection()
 def simulate(
     deployment: Deployment,
     traffic: Traffic,
