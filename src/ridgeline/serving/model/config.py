@@ -456,7 +456,7 @@ _SHAPE_OF = {
     "minimax-m2": ("minimax-m2.5", _SIZES),
     "qwen3.5-27b": ("qwen3.6-27b", _SIZES),
     "qwen3.5-35b-a3b": ("qwen3.6-35b-a3b", _SIZES),
-    "qwen3.8-27b": ("qwen3.6-27b", _SIZES),
+    "qwen3.8-27b": ("qwen3.6-27b", "its config.json repeats that one's"),
 }
 
 
