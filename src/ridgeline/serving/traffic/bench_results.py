@@ -59,7 +59,7 @@ class SessionLoad:
     were sent before the run."""
 
     requests: int
-    rules: SessionRules
+    rules: SessionRules = field(default_factory=SessionRules)
     closed: bool = False
     duration_s: float | None = None
     warmed: bool = False

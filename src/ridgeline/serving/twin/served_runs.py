@@ -177,31 +177,22 @@ def _traffic(run: BenchRun) -> Traffic:
     if run.sessions is None and _kept_all(run):
         return _replayed(run)
     if run.dataset:
-        traffic = _in_sessions(run, run.sessions) if run.sessions is not None else _of_recipe(run)
-        return traffic if run.max_tokens is None else cut_short(traffic, run.max_tokens)
+        return _of_recipe(run) if run.max_tokens is None else cut_short(_of_recipe(run), run.max_tokens)
     return Traffic(_mean_lengths(run), max(1, run.requests), _pace(run))
 
 
 def _of_recipe(run: BenchRun) -> Traffic:
-    return parse_traffic(
-        run.dataset,
-        requests=run.requests,
-        rate_s=run.rate_s,
-        concurrency=None if run.rate_s else run.concurrency,
-        burstiness=run.burstiness,
-        seed=run.seed,
-    )
-
-
-def _in_sessions(run: BenchRun, asked: SessionLoad) -> Traffic:
-    """The very sessions, driven as bench drove them."""
+    """The same draw; sessions driven as bench drove them."""
+    asked = run.sessions or SessionLoad(run.requests)
+    at_once = None if run.rate_s else run.concurrency
     return parse_traffic(
         run.dataset,
         requests=max(asked.requests, run.requests) if run.rate_s else asked.requests or run.requests,
         rate_s=run.rate_s,
-        burstiness=run.burstiness,
-        sessions=None if run.rate_s else run.concurrency,
+        concurrency=at_once if run.sessions is None else None,
+        sessions=None if run.sessions is None else at_once,
         closed=asked.closed,
+        burstiness=run.burstiness,
         idle_cap_s=asked.rules.think_limit_s,
         start_within=asked.rules.start_within,
         duration_s=asked.duration_s,

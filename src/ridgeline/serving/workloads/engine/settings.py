@@ -213,20 +213,7 @@ def refusal(
     asked: Resources,
     site: Site,
 ) -> str | None:
-    """Why this setting, under our names, cannot start, and in which release; None where nothing is certain."""
-    version = dialect.release_of(install)
-    reason = _reason(dialect, options, install, values, asked, site)
-    return None if reason is None else f"with {release_text(dialect.name, version)}, {reason}"
-
-
-def _reason(
-    dialect: ServingEngine,
-    options: EngineOptions,
-    install: Install,
-    values: Mapping[str, Value],
-    asked: Resources,
-    site: Site,
-) -> str | None:
+    """Why this setting, under our names, cannot start; None where nothing is certain."""
     model, version = known_model(options), dialect.release_of(install)
     if (reason := dialect.refusal(model, values, install, version)) is not None:
         return reason

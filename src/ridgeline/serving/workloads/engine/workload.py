@@ -160,7 +160,9 @@ class EngineWorkload(Workload):
         if reason := step_refusal(self._options, self._dialect, asked.nodes):
             return reason
         install, values = self._options.install(settings), self._names.values(settings)
-        return refusal(self._dialect, self._options, install, values, asked, self._study.site)
+        reason = refusal(self._dialect, self._options, install, values, asked, self._study.site)
+        release = release_text(self._dialect.name, self._dialect.release_of(install))
+        return None if reason is None else f"with {release}, {reason}"
 
     def remarks(self, settings: Settings) -> list[str | Problem]:
         """What is taken for granted here and found out on the node."""
