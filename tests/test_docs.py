@@ -152,6 +152,11 @@ def paths_named(text: str) -> set[str]:
     return {found for found in PATH.findall(text) if "/" in found or found.endswith(".py")}
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "guides").glob("*.md")), ids=lambda page: page.stem)
+def test_a_guide_has_at_most_1200_words(page: Path) -> None:
+    assert len(page.read_text().split()) <= 1200
+
+
 def test_every_page_is_reached_from_the_index() -> None:
     docs = ROOT / "docs"
     linked = {(docs / target).resolve() for target in LINK.findall((docs / "index.md").read_text())}

@@ -138,6 +138,9 @@ def test_a_model_and_a_gpu_can_be_looked_at(ask: Any) -> None:
     assert costs["active_parameters"] == pytest.approx(37e9, rel=0.03)
     assert costs["kv_bytes_per_token"] == 70_272
     assert sum(costs["weight_bytes_by_part"].values()) == pytest.approx(costs["weight_bytes"])
+    assert "  kimi-k2.7 has the shape of preset kimi-k2.5:" in ask("model show kimi-k2.7")[1]
+    answer = document(ask, "twin simulate --model kimi-k2.7 --gpu h200 --tp 8 --requests 4 --rate 1")
+    assert answer["assumed"][0].startswith("kimi-k2.7 has the shape of preset kimi-k2.5")
     gpus = document(ask, "plan hardware")["gpus"]
     assert {"a100", "h20", "h100", "h200", "h800", "b200", "l40s"} <= gpus.keys()
 

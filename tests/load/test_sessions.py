@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
+import random
 import signal
 import threading
 from collections import Counter
@@ -28,10 +30,12 @@ from ridgeline.serving.load.workers.assignment import Assignment, split_over_wor
 from ridgeline.serving.traffic import traffic as traffic_module
 from ridgeline.serving.traffic.replay import Passes, Replay, TraceRow
 from ridgeline.serving.traffic.requests import RequestRecord, Slo
+from ridgeline.serving.traffic.session_mix import SessionMix, parse_sessions
 from ridgeline.serving.traffic.session_summary import summarise_sessions
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import AsRecorded, ClosedLoop, OpenLoop, SessionRules, Traffic
 from ridgeline.serving.traffic.turns import Again, WaitingTurns, sessions_of
+from ridgeline.serving.twin.served_runs import StatedServer, read_served_runs
 from ridgeline.serving.verbs.bench import _result_text
 from tests.load.scripted import Line, Request, Scripted, delta, event, tokens, usage
 
@@ -404,7 +408,7 @@ def test_the_search_walks_sessions_and_says_so(monkeypatch: pytest.MonkeyPatch):
     with Scripted(tokens(2, first_s=0.02)) as server:
         edge = search(server, "ttft_p95_ms=60000")
         assert edge.unit == "sessions at once" and edge.holds >= 1
-        with pytest.raises(NothingFound, match=r"even \d sessions at once does not hold"):
+        with pytest.raises(NothingFound, match=r"even (one session|\d sessions at once) does not hold"):
             search(server, "ttft_p95_ms=1")
 
 
@@ -507,3 +511,56 @@ def test_the_python_api_takes_the_same(files: Path):
         result = api.bench(server.url, sessions=2, traffic=str(files / "sessions.jsonl"), max_tokens=2)
     assert result.sessions is not None and result.sessions.completed == 3
     assert result.as_json()["load"] == {"sessions": 2}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sessions": 2, "idle_cap_s": 0.01, "start_within": 0.7, "duration_s": 0.5},
+        {"closed": True, "idle_cap_s": 0.0, "traffic": "timed.jsonl"},
+        {"rate_s": 50.0, "idle_cap_s": 0.01, "traffic": "sessions:chat", "requests": 12},
+    ],
+)
+def test_the_twin_is_calibrated_on_sessions_as_bench_drove_them(
+    files: Path, tmp_path: Path, options: dict[str, object]
+):
+    named = str(options.pop("traffic", "sessions.jsonl"))
+    options = {"max_tokens": 2, "traffic": named if ":" in named else str(files / named), **options}
+    with Scripted(tokens(2)) as server:
+        asked = plan_from(BenchOptions(url=server.url, **options))  # type: ignore[arg-type]
+        found = bench(asked).as_json()
+    told = found | {
+        "void": False,
+        "server": {"engine": "sglang", "version": "0.5.23", "model_path": "llama-8b", "tp": 1},
+    }
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(told))
+    (row,) = read_served_runs(path, StatedServer(gpu="h200"))
+    sent, again = ([replace(a, text=None) for a in each.arrivals()] for each in (asked.traffic, row.traffic))
+    assert again == sent
+    assert row.traffic.duration_s == options.get("duration_s")
+    path.write_text(json.dumps(told | {"load": {"sessions": 2, "cache_warmup": True}}))
+    with pytest.raises(InputError, match="--cache-warmup filled the cache before the run"):
+        read_served_runs(path, StatedServer(gpu="h200"))
+
+
+def test_so_many_sessions_are_drawn_once_before_the_first_is_sent(monkeypatch: pytest.MonkeyPatch):
+    """A hundred thousand of them took a minute when each question about them drew them again."""
+    drawn: list[int] = []
+    draw = SessionMix.draw
+    monkeypatch.setattr(SessionMix, "draw", lambda self, count, rng: drawn.append(count) or draw(self, count, rng))
+    with Scripted(tokens(1)) as server:
+        bench(
+            plan_from(BenchOptions(url=server.url, sessions=400, traffic="sessions:chat", idle_cap_s=0, duration_s=0.1))
+        )
+    assert sum(drawn) == drawn[0] >= 400
+
+
+@pytest.mark.parametrize("words", ["sessions:chat", "sessions:agent"])
+@pytest.mark.parametrize("seed", range(4))
+def test_fifty_sessions_take_as_many_requests_as_give_each_its_own(words: str, seed: int):
+    mix = parse_sessions(words)
+    least = mix.requests_of(50, random.Random(seed))
+    begun = [len({row.session for row in mix.draw(count, random.Random(seed))}) for count in (least - 1, least)]
+    assert begun == [49, 50]
+    assert mix.waits(2, random.Random(seed)) == any(row.after for row in mix.draw(2, random.Random(seed)))

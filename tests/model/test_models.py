@@ -232,6 +232,18 @@ def test_an_unknown_model_gets_a_suggestion() -> None:
         load_model("deepseek-r2")
 
 
+def test_a_family_without_its_size_is_answered_with_its_members() -> None:
+    with pytest.raises(InputError, match="did you mean deepseek-v4-flash or deepseek-v4-pro"):
+        load_model("deepseek-v4")
+
+
+def test_a_shape_taken_from_another_model_says_so_and_why() -> None:
+    for name in ("kimi-k2.7", "moonshotai/Kimi-K2.7-Code"):
+        (said,) = load_model(name).assumed
+        assert "has the shape of preset kimi-k2.5: its model card says" in said
+    assert load_model("kimi-k2.5").assumed == load_model("llama-3.1-8b").assumed == ()
+
+
 @pytest.mark.parametrize("text", ["{", "[1]", ""])
 def test_a_file_that_is_no_config_is_refused(tmp_path, text) -> None:
     path = tmp_path / "config.json"

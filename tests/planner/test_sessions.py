@@ -141,6 +141,23 @@ def test_where_one_session_is_too_much_nothing_holds(monkeypatch: pytest.MonkeyP
     assert plan.host_tier is not None and plan.host_tier.why == "does not pay: one session alone fails"
 
 
+def test_what_no_cause_explains_is_not_named_one() -> None:
+    search = planner_sessions._Search(make.llama(), chats(), Calibration(), (Slo.parse("ttft_p95_ms=1"),))
+    free = replace(search.at(4), prefill_share=0.1, host_share=0.0, slow_tokens=10)
+    cause, why = search._why(free)
+    assert cause == "can't be attributed"
+    assert "ttft_p95_ms=1 is broken while the KV pool has room; prefill takes 10% of the time" in why
+
+
+def test_a_p95_says_how_few_requests_it_rests_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, chats(), 9000, "ttft_p50_ms=100")
+    alone, several = plan.loads[0], max(plan.loads, key=lambda load: load.requests)
+    assert 0 < alone.requests < 60
+    assert plan._row(alone)[2].endswith(f" ms of {alone.requests}")
+    assert plan._row(replace(several, requests=60))[2].endswith(" ms")
+    assert any("p95 of fewer than 60 requests says of how many" in note for note in plan.shown().notes)
+
+
 @given(st.integers(1, 30_000), st.integers(2, 20_000))
 def test_a_bracket_closes_to_a_tenth_in_few_runs(limit: int, guess: int) -> None:
     tried: list[int] = []
@@ -184,6 +201,12 @@ def test_the_verb_compares_layouts_and_marks_the_knee() -> None:
     document = json.loads(ridgeline(*words, "--json").stdout)
     assert document["sessions"] == max(plan["sessions"] for plan in document["plans"]) > 0
     assert document["plans"][0]["loads"][0]["sessions"] == 1
+
+
+def test_a_layout_of_ones_is_a_layout() -> None:
+    words = (*WORDS, "--tp", 1, "--slo", "ttft_p95_ms=200", "--top", 2)
+    (plan,) = json.loads(ridgeline(*words, "--json").stdout)["plans"]
+    assert plan["layout"] == "tp 1"
 
 
 def test_the_verb_ends_with_1_where_nothing_holds() -> None:

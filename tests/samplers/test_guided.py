@@ -553,6 +553,14 @@ def test_no_draw_with_something_better_is_a_small_chance_and_not_none() -> None:
     assert text.endswith("none gains more than 0.1%")
 
 
+def test_a_bound_beyond_all_measure_is_not_printed() -> None:
+    text = str(Prospect(0.3, 0.02, 694.991))
+    assert text.startswith("nothing can be said yet")
+    assert "budget.trials" in text
+    assert "%" not in text
+    assert "gains more than 90.0%" in str(Prospect(0.3, 0.02, 0.9))
+
+
 def test_what_hardly_any_truth_has_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     found = left_after(monkeypatch, 0.03)
     assert found.chance == pytest.approx(0.03)

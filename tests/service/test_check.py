@@ -218,3 +218,33 @@ def test_the_last_server_of_a_role_is_not_drained(file: Path) -> None:
     with again.action():
         refuse_last(again, again.member("server-0"))  # it is out already
         drain(again, again.member("server-0"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "flags"),
+    [
+        (
+            "sglang",
+            {"tp": 2, "enable_hierarchical_cache": True, "hicache_size": 300, "hicache_write_policy": "write_back"},
+            "--enable-hierarchical-cache --hicache-size 300 --hicache-write-policy write_back",
+        ),
+        (
+            "vllm",
+            {"tp": 2, "kv_offloading_size": 600, "kv_offloading_backend": "lmcache"},
+            "--kv-offloading-size 600 --kv-offloading-backend lmcache",
+        ),
+        (
+            "vllm",
+            {"tp": 2, "kv_transfer_config": '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'},
+            """--kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'""",
+        ),
+    ],
+)
+def test_host_tiers_are_on_the_printed_command_lines(
+    here: Path, engine: str, settings: dict[str, object], flags: str
+) -> None:
+    text = TEXT.replace("sglang, python", f"{engine}, python").replace("{tp: 2}", json.dumps(settings))
+    members = members_of(load_service(written(here, text)))
+    lines = [shlex.join(member.argv) for member in members if not member.is_router]
+    assert len(lines) == 2
+    assert all(flags in line for line in lines)

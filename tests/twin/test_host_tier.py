@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -99,7 +100,11 @@ def test_the_size_of_a_tier_is_counted_as_each_engine_counts_it() -> None:
     assert tokens("sglang", enable_hierarchical_cache=True) == 200_000, "twice the pool, where nobody says"
     assert tokens("sglang", hicache_size=100) == 0, "nothing before it is switched on"
     assert tokens("vllm", kv_offloading_size=800) == int(800 * GIB / 8 / token_bytes), "of all ranks together"
-    assert tokens("vllm") == 0
+    lmcache = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    of_a_rank = {"kv_connector_extra_config": {"lmcache.local_cpu": True, "lmcache.max_local_cpu_size": 100}}
+    by_json = tokens("vllm", tp=8, kv_transfer_config=json.dumps(lmcache | of_a_rank))
+    assert by_json == tokens("vllm", kv_offloading_size=800), "LMCache counts for each rank"
+    assert tokens("vllm") == tokens("vllm", kv_transfer_config=json.dumps(lmcache)) == 0, "of a size nobody said"
     by_pools = replace(parse_engine("vllm", DEFAULTS), host_tier_ratio=2.0)
     with pytest.raises(InputError, match="vllm takes no host tier in KV pools"):
         resolve(by_pools, model, gpu, lay, 100_000)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ridgeline.serving.traffic.replay import Replay, TraceRow
 from ridgeline.serving.traffic.texts import Text
-from ridgeline.serving.traffic.traffic import ClosedLoop, SessionRules, Traffic
+from ridgeline.serving.traffic.traffic import ClosedLoop, SessionRules, Traffic, parse_traffic
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 from tests.command_line import ridgeline
 from tests.twin import deployments as make
@@ -103,3 +104,13 @@ def test_the_verb_shows_hit_rates_and_ttft_by_turn(tmp_path: Path) -> None:
 def test_options_that_make_no_sense_are_refused(options: list[object], said: str) -> None:
     found = ridgeline("twin", "simulate", "--model", "llama-8b", "--gpu", "h200", "--gpus-per-node", 1, *options)
     assert found.returncode == 2 and said in found.stderr
+
+
+@pytest.mark.parametrize("load", [{"concurrency": 8}, {"rate_s": 30.0}, {"concurrency": 8, "requests": 5}])
+def test_plain_requests_are_sent_for_the_whole_duration(load: dict[str, Any]) -> None:
+    """Also where that takes more than the usual thousand."""
+    sent = parse_traffic("lognormal:200:20", duration_s=60.0, **load)
+    found = simulate(make.llama(), sent)
+    times = [record.sent_s for record in found.records]
+    assert len(times) > 1000 and 55 < max(times) < 60 and found.sessions is None
+    assert 55 < found.summary.duration_s < 65

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def deployments(knobs: dict[str, list[Value]], **options: object) -> dict[str, D
         assert workload.problems() == []
         refused = workload.refusal(asked.baseline)
         if refused is not None:
-            found[kind] = refused.removeprefix("cannot start: ").removeprefix("does not fit: ")
+            found[kind] = re.sub(r"^with SGLang [^,]*, (it cannot start: )?|^does not fit: ", "", refused)
         elif isinstance(workload, TwinWorkload):
             found[kind] = workload._case(asked.baseline).deployment  # type: ignore[union-attr]
         else:

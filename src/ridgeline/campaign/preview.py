@@ -20,7 +20,7 @@ from ridgeline.campaign.confirmation import MOST_MOVES, runs_needed
 from ridgeline.campaign.kinds.search import SearchQuestion
 from ridgeline.campaign.ledger import TRIALS_WITHOUT_BUDGET
 from ridgeline.campaign.sampling import sampler_of, unpredicted
-from ridgeline.errors import StudyError
+from ridgeline.errors import Problem, StudyError
 from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.expression import ExpressionError, show_duration
 from ridgeline.records.space import Point
@@ -281,7 +281,8 @@ class StudyCheck(Shown):
 
 def whole_check(found: CheckedStudy) -> StudyCheck:
     study = found.study
-    on_the_node = found.workload.remarks(study.space.settings(study.baseline))
+    said = found.workload.remarks(study.space.settings(study.baseline))
+    on_the_node = (found.file.message(text.where, text.message) if isinstance(text, Problem) else text for text in said)
     return StudyCheck(study, space_size(found), stake(study), tuple(doubts(found)), (*on_the_node, *unpredicted(found)))
 
 

@@ -47,6 +47,9 @@ class Proposal:
     predicted: Prediction | None = None  # None: nothing was predicted
 
 
+_SAYS_NOTHING = 1.0  # a bound of more than twice the best is that of a model that has seen too little
+
+
 @dataclass(frozen=True, slots=True)
 class Prospect:
     """`chance` that a point not yet tried beats the best by more than `worth` (a share of it), and with `likely`
@@ -60,6 +63,8 @@ class Prospect:
     gaining: bool = False  # lately something better was found: too early to end, whatever the model says
 
     def __str__(self) -> str:
+        if self.gain > _SAYS_NOTHING:
+            return "nothing can be said yet of what an untried setting would gain; more trials (budget.trials) tell"
         where = "" if self.whole else " among those considered"
         chance = "under 0.1%" if self.chance < 0.0005 else f"{self.chance:.1%}"  # drawn, so never quite none
         return (

@@ -125,8 +125,8 @@ class Workload(ABC):
         would lose their knob (`records/template.py`)."""
         return ()
 
-    def remarks(self, settings: Settings) -> list[str]:
-        """Sentences about what it will find out on the node, shown by `ridgeline check`."""
+    def remarks(self, settings: Settings) -> Sequence[str | Problem]:
+        """What is assumed here and found out on the node, shown by `ridgeline check`; a `Problem` at its line."""
         return []
 
     def doubts(self) -> list[str]:

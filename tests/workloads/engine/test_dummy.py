@@ -12,6 +12,7 @@ import pytest
 
 from ridgeline import catalog
 from ridgeline.campaign.check import check_study
+from ridgeline.campaign.preview import whole_check
 from ridgeline.errors import StudyError
 from ridgeline.records.site import Site
 from ridgeline.serving.service.from_results import service_of_answer
@@ -22,6 +23,12 @@ MOE, DENSE = "deepseek-v2-lite", "llama-8b"
 SGLANG, ROUND_ROBIN = "SGLANG_SIMULATE_UNIFORM_EXPERTS", "SGLANG_SIMULATE_ROUND_ROBIN_EXPERTS"
 VLLM = "VLLM_MOE_ROUTING_SIMULATION_STRATEGY"
 KINDS = ("sglang-serve", "sglang-offline", "vllm-serve", "vllm-offline")
+ONE_FLAG = (
+    "version: 1\nname: drafts\nworkload:\n  kind: sglang-offline\n  model: llama-8b\n  version: 0.5.15\n"
+    "  load_format: dummy\n  flags:\n    context_length: 4096\n    speculative_algorithm: EAGLE3\n"
+    "space: {max_running_requests: [32, 64]}\ngoal: {maximize: total_tok_s}\n"
+    "baseline: {max_running_requests: 32}\nbudget: {trials: 1}\njob: {gpus: 1, limit: 10m}\n"
+)
 NEW = {"sglang": "0.5.15", "vllm": "0.32.0"}
 
 
@@ -342,12 +349,7 @@ def test_vllm_drafts_by_layers_that_a_model_has(
 def test_check_names_line_and_release_of_drafts_without_a_model(tmp_path: Path) -> None:
     """The line is that of the flag, since no other point of the space would change it."""
     path = tmp_path / "study.yaml"
-    path.write_text(
-        "version: 1\nname: drafts\nworkload:\n  kind: sglang-offline\n  model: llama-8b\n  version: 0.5.15\n"
-        "  load_format: dummy\n  flags:\n    context_length: 4096\n    speculative_algorithm: EAGLE3\n"
-        "space: {max_running_requests: [32, 64]}\ngoal: {maximize: total_tok_s}\n"
-        "baseline: {max_running_requests: 32}\nbudget: {trials: 1}\njob: {gpus: 1, limit: 10m}\n"
-    )
+    path.write_text(ONE_FLAG)
     with pytest.raises(StudyError) as refused:
         check_study(path)
     said = "study.yaml:10: workload.flags.speculative_algorithm: is refused: with SGLang 0.5.15, EAGLE3 drafts with"
@@ -362,9 +364,40 @@ def test_check_names_line_and_release_of_drafts_without_a_model(tmp_path: Path) 
         check_study(path)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"knobs": {"tp": [3]}}, "3 ranks cannot share"),
+        (
+            {"flags": {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 2}, "accept_length": 2.4},
+            "needs at least 2 drafted tokens",
+        ),
+    ],
+)
+def test_a_refusal_says_of_which_release_it_is(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    workload, of = made(tmp_path, model="llama-8b", **options)
+    said = workload.refusal(of.baseline)
+    assert said is not None and words in said and said.startswith("with SGLang 0.5.15, ")
+
+
 def test_a_host_tier_on_nodes_of_unknown_memory_is_a_remark(tmp_path: Path) -> None:
     workload, of = made(tmp_path, flags={"enable_hierarchical_cache": True, "hicache_size": 900})
-    assert ["host tiers take 900 GB" in text for text in workload.remarks(of.baseline)] == [True]
+    (said,) = workload.remarks(of.baseline)
+    assert said.where == ("workload", "flags", "hicache_size")
+    assert (
+        "host tiers take 900 GB of a node, and that it has them is assumed; give the site's `memory_per_node`"
+        in str(said)
+    )
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        ONE_FLAG.replace("speculative_algorithm: EAGLE3", "hicache_size: 900\n    enable_hierarchical_cache: true")
+    )
+    (line, *_) = whole_check(check_study(path)).remarks
+    assert "study.yaml:10: workload.flags.hicache_size: host tiers take 900 GB" in line
+    by_ratio, asked = made(
+        tmp_path, model="/models/of-no-known-shape", flags={"enable_hierarchical_cache": True, "hicache_ratio": 2}
+    )
+    assert "so many KV pools, whose size is not known here" in by_ratio.remarks(asked.baseline)[0].message
     known = replace(of, site=Site(memory_bytes_per_node=10**12))
     assert catalog.part("workloads", "sglang-serve")(known).remarks(known.baseline) == []
 

@@ -20,9 +20,9 @@ from ridgeline.records.expression import Value
 from ridgeline.records.outcome import Kind, Move, Signature
 from ridgeline.serving.engines.flags import EngineFlags
 
-_HOST_CACHE = ("hicache_ratio", "hicache_size", "kv_offloading_size")
+HOST_TIER_SIZES = ("hicache_ratio", "hicache_size", "kv_offloading_size")
 # what an engine may tell to raise or lower when it refuses a setting
-_SAID = ("memory", "requests", "chunk", "graph", "length", *_HOST_CACHE)
+_SAID = ("memory", "requests", "chunk", "graph", "length", *HOST_TIER_SIZES)
 MARK, _AT_START = "ridgeline: failure=", " at start"
 
 
@@ -96,7 +96,7 @@ FAILURES: tuple[EngineFailure, ...] = (
         "host-cache",
         Kind.REJECTED,
         "the host has no memory for the KV cache that it was to hold: make that cache smaller",
-        tuple((flag, -1) for flag in _HOST_CACHE),
+        tuple((flag, -1) for flag in HOST_TIER_SIZES),
         "the host has no memory for the KV cache that it was to hold",
         "Make the host's cache smaller, or ask for more host memory: what is set counts for each rank.",
     ),

@@ -372,6 +372,8 @@ _ROWS = (
     KnobRow("cpu_offload_gb", _same("cpu_offload_gb", "sglang", "vllm"), _NUMBER, "0", unit="GiB of weights"),
     _vllm("kv_offloading_size", _NUMBER, "none", unit="GiB of all ranks", part=_TOGETHER),
     _vllm("kv_offloading_backend", _TEXT, "native"),
+    # LMCacheConnectorV1 of a size is a host tier; one of the environment (LMCACHE_MAX_LOCAL_CPU_SIZE) is not modelled
+    _vllm("kv_transfer_config", _TEXT, "none", part=_TOGETHER),
     _vllm("kv_cache_memory_bytes", _TEXT, "by gpu_memory_utilization", unit="bytes"),
     _vllm("kv_cache_dtype_skip_layers", _TEXT, "none"),
     _vllm("prefix_caching_hash_algo", _TEXT, "sha256"),

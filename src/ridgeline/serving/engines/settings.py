@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ridgeline import catalog
 from ridgeline.errors import InputError
@@ -15,7 +16,7 @@ from ridgeline.serving.engines.behaviour import Drafting, drafting, usual_curve
 from ridgeline.serving.engines.knobs import Part, modelled, wrong_value
 from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token, state_slots
 from ridgeline.serving.engines.releases import USUAL_ENGINE, title_of
-from ridgeline.serving.hardware.cluster import Gpu
+from ridgeline.serving.hardware.cluster import GIB, Gpu
 from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 
 
@@ -356,12 +357,34 @@ def settings_of(values: Mapping[str, Value], base: EngineSettings = DEFAULTS) ->
 
 def _host_tier_of(values: Mapping[str, Value]) -> dict[str, Value]:
     """SGLang has none before it is switched on, vLLM none before it has a size."""
-    size, found = values.get("kv_offloading_size"), dict[str, Value]()
+    size: Value | None = offloaded_gib(values)
+    found: dict[str, Value] = {}
     if values.get("enable_hierarchical_cache") is True:
         size, ratio = values.get("hicache_size"), values.get("hicache_ratio", 2.0)
         found = {} if size or not is_number(ratio) else {"host_tier_ratio": float(ratio)}
         found["host_tier_policy"] = str(values.get("hicache_write_policy", "write_through"))
     return found | ({"host_tier_size": float(size)} if is_number(size) else {})
+
+
+def offloaded_gib(values: Mapping[str, Value]) -> float | None:
+    """Of all ranks of a vLLM together: as its flag says, or its JSON of connectors, where LMCache counts by rank.
+
+    vllm/config/vllm.py makes the same of `kv_offloading_backend: lmcache`: "lmcache.max_local_cpu_size" is the share of
+    a rank of the stages.
+    """
+    if is_number(size := values.get("kv_offloading_size")):
+        return float(size)
+    said = json_object(values, "kv_transfer_config")
+    extra = said.get("kv_connector_extra_config")
+    if not isinstance(extra, dict):
+        return None
+    if said.get("kv_connector") == "OffloadingConnector" and is_number(held := extra.get("cpu_bytes_to_use")):
+        return float(held) / GIB
+    each = extra.get("lmcache.max_local_cpu_size")
+    if said.get("kv_connector") != "LMCacheConnectorV1" or extra.get("lmcache.local_cpu") is False:
+        return None
+    ranks = math.prod(n for name in ("tp", "pp") if is_number(n := values.get(name, 1)))
+    return float(each) * ranks if is_number(each) else None
 
 
 # What SGLang takes where an algorithm is named and no numbers are: drafting steps, of one branch. Llama and Grok get a
@@ -412,13 +435,18 @@ def drafting_of(values: Mapping[str, Value]) -> Drafting:
     )
 
 
-def speculative_config(values: Mapping[str, Value]) -> dict[str, Value]:
-    """vLLM's JSON of drafts, under names with underscores; empty where there is none, or where it cannot be read."""
+def json_object(values: Mapping[str, Value], name: str) -> dict[str, Any]:
+    """A flag that takes JSON; empty where it is not said, or cannot be read."""
     try:
-        said = json.loads(str(values.get("speculative_config") or "{}"))
+        said = json.loads(str(values.get(name) or "{}"))
     except ValueError:
         return {}
-    return {str(n).replace("-", "_"): v for n, v in said.items()} if isinstance(said, dict) else {}
+    return said if isinstance(said, dict) else {}
+
+
+def speculative_config(values: Mapping[str, Value]) -> dict[str, Value]:
+    """vLLM's JSON of drafts, under names with underscores; empty where there is none, or where it cannot be read."""
+    return {str(n).replace("-", "_"): v for n, v in json_object(values, "speculative_config").items()}
 
 
 def _count(said: Value) -> int:

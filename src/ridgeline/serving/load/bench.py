@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,8 @@ from ridgeline.serving.traffic.traffic import (
     SessionRules,
     Traffic,
     dataset_of,
+    lasting,
+    no_collection,
 )
 from ridgeline.serving.traffic.turns import Again, sessions_of
 
@@ -107,6 +108,7 @@ class BenchPlan:
     timeout_s: float = 120.0
     warmup: int = 0
     cache_warmup: bool = False
+    max_tokens: int | None = None  # that answers of `traffic` were cut to
     workers: int = 1
     records_path: Path | None = None
     salt: int | None = None
@@ -163,12 +165,13 @@ class BenchResult(Shown):
             "url": plan.endpoint.url,
             "api": plan.endpoint.interface,
             "model": self.model,
-            "load": _describe_load(plan),
+            "load": _describe_load(plan) | _session_rules(plan),
             "traffic": {
                 "dataset": dataset_of(plan.traffic),
                 "requests": plan.traffic.requests,
                 "seed": plan.traffic.seed,
                 "shared_prefix_tokens": plan.shared_prefix_tokens,
+                **({} if plan.max_tokens is None else {"max_tokens": plan.max_tokens}),
             },
             **({"records_file": str(plan.records_path)} if plan.records_path else {}),
             **({"server": dict(self.server)} if self.server else {}),
@@ -189,15 +192,16 @@ class BenchResult(Shown):
 def bench(plan: BenchPlan) -> BenchResult:
     """Runs the plan. A server's faults are counted in the result; only what the user must fix is raised."""
     server, salt = warmed_up(plan)
-    arrivals, endless = _schedule(plan)
+    with no_collection():
+        arrivals, endless = _schedule(plan)
+        first, arrivals = parted_for_warmup(arrivals) if plan.cache_warmup else ([], arrivals)
+        assignment = assignment_of(plan, server, salt, arrivals, endless)
     notes: list[str] = []
     if plan.cache_warmup:
-        first, arrivals = parted_for_warmup(arrivals)
         sent = _send(
             replace(assignment_of(plan, server, salt, first), duration_s=None, records_path=None), plan.workers
         )
         notes.append(f"cache warm-up: {sum(r.ok for r in sent.records)} of {len(first)} first requests were answered")
-    assignment = assignment_of(plan, server, salt, arrivals, endless)
     timeout_s = min(10.0, plan.timeout_s)
     before = counters_of(plan.endpoint, server, timeout_s) if assignment.turns else {}
     out = _send(assignment, plan.workers)
@@ -260,6 +264,14 @@ def _describe_load(plan: BenchPlan) -> dict[str, object]:
     return {"schedule": "as recorded" if any(a.at_s for a in plan.traffic.arrivals()) else "all at once"}
 
 
+def _session_rules(plan: BenchPlan) -> dict[str, object]:
+    """How its sessions were driven, where that was asked for: what a replay of them must do too."""
+    rules = plan.traffic.rules
+    said = {"idle_cap_s": rules.think_limit_s, "start_within": rules.start_within or None}
+    said |= {"duration_s": plan.duration_s, "cache_warmup": plan.cache_warmup or None}
+    return {k: v for k, v in said.items() if v is not None} if plan.traffic.has_sessions else {}
+
+
 def assignment_of(
     plan: BenchPlan, server: Server, salt: int, arrivals: Sequence[Arrival] = (), endless: bool = False
 ) -> Assignment:
@@ -290,11 +302,7 @@ def _schedule(plan: BenchPlan) -> tuple[list[Arrival], bool]:
     """(arrivals, whether to repeat the list)"""
     traffic = plan.traffic
     if isinstance(traffic.pace, OpenLoop) and plan.duration_s is not None:
-        enough = int(traffic.pace.rate_s * plan.duration_s * 1.5 + 50)
-        arrivals = replace(traffic, requests=enough).arrivals()
-        if any(arrival.after for arrival in arrivals):  # it is sessions that come at this rate
-            enough = math.ceil(enough * len(arrivals) / len(sessions_of(arrivals)))
-            arrivals = replace(traffic, requests=enough).arrivals()
+        arrivals = lasting(replace(traffic, duration_s=plan.duration_s)).arrivals()
         return [a for a in arrivals if a.at_s < plan.duration_s], False
     return traffic.arrivals(), isinstance(traffic.pace, ClosedLoop) and plan.duration_s is not None
 

@@ -547,7 +547,8 @@ class GoodputSearch:
         if last is None:
             return f"no verdict, {void}{late}"
         limits = ", ".join(map(str, self._plan.slos))
-        said = f"even {last.load:.4g} {unit} does not hold {limits}: {last.reason}"
+        least = f"one {unit.removesuffix('s at once')}" if unit.endswith("s at once") and last.load == 1 else ""
+        said = f"even {least or f'{last.load:.4g} {unit}'} does not hold {limits}: {last.reason}"
         if not self.probes[-1].judged:
             return f"{said}; below that {void}{late}"
         return f"{said}{late}; relax the limit" + (", or give it more time" if late else "")

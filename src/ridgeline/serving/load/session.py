@@ -78,6 +78,7 @@ def plan_from(options: BenchOptions) -> BenchPlan:
         timeout_s=options.timeout_s,
         warmup=options.warmup,
         cache_warmup=options.cache_warmup,
+        max_tokens=options.max_tokens if options.traffic else None,
         workers=options.workers,
         records_path=_records_path(options.out),
     )

@@ -433,25 +433,30 @@ _ALSO = {
     "llama-3.1-8b": "llama-8b",
     "llama-3.1-70b": "llama-70b",
     "llama-3.1-405b": "llama-405b",
-    "llama-3.3-70b": "llama-70b",
     "llama-4-scout-17b-16e": "llama-4-scout",
-    "deepseek-v3.1": "deepseek-v3",
-    "glm-4.6": "glm-4.5",
-    "glm-5.1": "glm-5",
-    "glm-5.3": "glm-5.2",
     "kimi-k2-instruct": "kimi-k2",
-    "kimi-k2.6": "kimi-k2.5",
-    "kimi-k2.7": "kimi-k2.5",
-    "kimi-k2.7-code": "kimi-k2.5",
-    "minimax-m2": "minimax-m2.5",
     "nemotron-3-nano": "nemotron-3-nano-30b-a3b",
     "nemotron-3-super": "nemotron-3-super-120b-a12b",
     "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
-    "qwen3.5-27b": "qwen3.6-27b",
-    "qwen3.5-35b-a3b": "qwen3.6-35b-a3b",
-    "qwen3.8-27b": "qwen3.6-27b",
     "qwen3-next": "qwen3-next-80b-a3b",
     "qwen3-235b-a22b-fp8": "qwen3-235b-a22b",
+}
+# Other models of a preset's shape, and how that is known.
+_SIZES = "no difference in what is counted here is known; give its config.json to be sure"
+_CARD = "its model card says that they share one architecture"
+_SHAPE_OF = {
+    "llama-3.3-70b": ("llama-70b", _SIZES),
+    "deepseek-v3.1": ("deepseek-v3", _SIZES),
+    "glm-4.6": ("glm-4.5", _SIZES),
+    "glm-5.1": ("glm-5", _SIZES),
+    "glm-5.3": ("glm-5.2", _SIZES),
+    "kimi-k2.6": ("kimi-k2.5", _SIZES),
+    "kimi-k2.7": ("kimi-k2.5", _CARD),
+    "kimi-k2.7-code": ("kimi-k2.5", _CARD),
+    "minimax-m2": ("minimax-m2.5", _SIZES),
+    "qwen3.5-27b": ("qwen3.6-27b", _SIZES),
+    "qwen3.5-35b-a3b": ("qwen3.6-35b-a3b", _SIZES),
+    "qwen3.8-27b": ("qwen3.6-27b", "its config.json repeats that one's"),
 }
 
 
@@ -466,7 +471,7 @@ _FP8_BLOCKS = re.compile(r"qwen/qwen3|zai-org/glm-5|sgl-project/deepseek-v4")
 def _hub_model(name: str, known: Sequence[str]) -> Model | None:
     """The preset that a hub's ORG/NAME means: Llama-3.1-8B-Instruct is llama-8b, NAME-FP8 its weights in FP8."""
     shorter, dtype = name.rpartition("/")[2], None
-    while shorter not in known and shorter not in _ALSO:
+    while shorter not in (*known, *_ALSO, *_SHAPE_OF):
         ending = next((e for e in _DTYPE_NAMES if shorter.endswith(e)), "")
         dtype, before = _DTYPE_NAMES.get(ending, dtype), shorter
         shorter = _SAME_MODEL.sub("", shorter.removesuffix(ending))
@@ -484,6 +489,9 @@ def load_model(name_or_path: str) -> Model:
     """
     name = _ALSO.get(name_or_path.lower(), name_or_path.lower())
     known = preset_names()
+    if name in _SHAPE_OF:
+        preset, why = _SHAPE_OF[name]
+        return replace(load_model(preset), assumed=(f"{name} has the shape of preset {preset}: {why}",))
     if name in known:
         return model_from_config(json.loads((PRESETS / f"{name}.json").read_text()), name=name, source=f"preset {name}")
     path = Path(name_or_path).expanduser()
@@ -497,7 +505,9 @@ def load_model(name_or_path: str) -> Model:
         return replace(model, folder=str(path.resolve().parent) if _has_weights(path.parent) else "")
     if (known_model := _hub_model(name, known)) is not None:
         return known_model
-    hint = did_you_mean(name.rpartition("/")[2], known, likeness=0.5)
+    short = name.rpartition("/")[2]
+    longer = [preset for preset in known if short and preset.startswith(short)]
+    hint = f"did you mean {' or '.join(longer)}?" if longer else did_you_mean(short, known, likeness=0.5)
     raise InputError(
         f"model {name_or_path!r} is neither a preset nor a config.json on this machine; {hint}{' ' if hint else ''}"
         f"presets: {', '.join(known)}"

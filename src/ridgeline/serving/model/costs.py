@@ -23,6 +23,7 @@ class ModelCosts:
         m, tokens, batch = self.model, self.tokens, self.batch
         return {
             "model": m.name,
+            "assumed": list(m.assumed),
             "layers": m.layers,
             "attention": self.attention,
             "experts": None if m.experts is None else {"count": m.experts.count, "per_token": m.experts.per_token},

@@ -211,6 +211,7 @@ class Model:
     vision_params: int = 0  # held in memory beside the language model, which all other figures are about
     embedding_used: bool = True  # whether its publisher counts the embedding table as used by every token
     notes: tuple[str, ...] = ()  # what the config says and no figure here contains
+    assumed: tuple[str, ...] = field(default=(), compare=False)  # of which other model it has the shape, and why
     own_code: bool = False  # whether its files bring code of their own, which engines run only when told to
     folder: str = field(default="", compare=False)  # that holds its weights, where they are on this machine
 

@@ -291,7 +291,7 @@ def answer_plan(asked: PlanRequest) -> Plan:
         verdict=verdict,
         asked=asked,
         halves={f"{unit.role}-alone.yaml": _half_study(unit, traffic, asked) for unit in halves},
-        assumed=cut,
+        assumed=(*question.model.assumed, *cut),
     )
 
 

@@ -33,6 +33,7 @@ from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, summa
 from ridgeline.serving.traffic.session_mix import shared_by_all
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic, sessions_at_once
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
+from ridgeline.serving.twin.served_runs import ENOUGH
 from ridgeline.serving.twin.simulate import SimulationResult, simulate, step_time, within_context
 
 # A search ends when the number that fails is at most so many times the one that holds.
@@ -43,6 +44,7 @@ _FIRST_SESSIONS, MOST_SESSIONS = 64, 20_000
 _MISSED_TIMES, _MISSED_MORE = 1.5, 0.02
 _OWN_WORK = 0.3  # of TTFT: a prompt that takes so much of it by itself is what is slow
 _BUSY = 0.5  # what goes on for more of the time than this is what requests wait for
+UNATTRIBUTED = "can't be attributed"
 _HOST_GPU_BYTES = 256 * GIB  # of a node with 2 TiB and eight GPUs
 
 
@@ -85,6 +87,7 @@ class SessionLoad(JsonForm):
     sessions: int
     holds: bool
     broken: tuple[str, ...]
+    requests: int  # that latencies are of
     ttft_ms: Spread | None
     tpot_ms: Spread | None
     requests_s: float
@@ -139,6 +142,8 @@ class SessionsPlan(JsonForm, Shown):
         if self.host_tier is not None:
             notes.append(f"host tier: {self.host_tier.why}")
             notes += [f"  {self.host_tier.flags}"] if self.host_tier.flags else []
+        if any(load.requests < ENOUGH for load in self.loads):
+            notes.append(f"p95 of fewer than {ENOUGH} requests says of how many; a longer --duration has more")
         notes += [f"reach: {self.reach}"] if self.reach else []
         rows = tuple(self._row(load) for load in self.loads)
         columns = ("sessions", "TTFT p50", "TTFT p95", "TPOT p50", "hit GPU", "hit host", unit_of("requests_s"), "")
@@ -148,13 +153,16 @@ class SessionsPlan(JsonForm, Shown):
     def _row(self, load: SessionLoad) -> tuple[str, ...]:
         ttft, tpot = load.ttft_ms, load.tpot_ms
         times = (ttft and ttft.p50, ttft and ttft.p95, tpot and tpot.p50)
+        shown = ["-" if value is None else f"{value:,.0f} ms" for value in times]
+        if ttft and load.requests < ENOUGH:
+            shown[1] += f" of {load.requests}"
         advice = self.host_tier
         knees = [(0.0, self.sessions), (advice.size, advice.sessions) if advice else None]
         mark = "<- knee" if (load.host_tier, load.sessions) in knees else "" if load.holds else "breaks a limit"
         tier = f"host tier {load.host_tier:,.0f} " if load.host_tier else ""
         return (
             f"{load.sessions:,}",
-            *("-" if value is None else f"{value:,.0f} ms" for value in times),
+            *shown,
             f"{load.hit_rate:.1%}",
             f"{load.host_hit_rate:.1%}",
             f"{load.requests_s:.2f}",
@@ -259,7 +267,8 @@ class _Search:
         self.deployment, self.calibration, self.limits = deployment, calibration, slos
         if deployment.layout.disaggregated:
             raise InputError("sessions are planned for engines that both prefill and decode; leave the groups out")
-        self.traffic, self.assumed = within_context(traffic, deployment.model)
+        self.traffic, cut = within_context(traffic, deployment.model)
+        self.assumed = (*deployment.model.assumed, *cut)
         self.times, _, pool = step_time(deployment, deployment.layout, "both", calibration)
         self.rank_tokens = pool // deployment.layout.attn_dp
         self.pool_tokens = pool * deployment.layout.dp
@@ -354,6 +363,7 @@ class _Search:
             sessions,
             all(seen.holds(slo) for slo in self.limits),
             tuple(str(slo) for slo in self.limits if not seen.holds(slo)),
+            seen.ok,
             seen.ttft_ms,
             seen.tpot_ms,
             seen.requests_s,
@@ -388,16 +398,17 @@ class _Search:
         step = "" if load.tpot_ms is None else f", TPOT p50 {load.tpot_ms.p50:.1f} ms"
         if not first:
             return "decode", f"steps of {load.sessions:,} sessions take too long{step}, while the KV pool has room"
-        return "queue", (
-            f"the KV pool has room and prefill takes {load.prefill_share:.0%} of the time: requests wait for each "
-            f"other, for steps{step} and in front of the scheduler"
+        return UNATTRIBUTED, (
+            f"{', '.join(load.broken)} is broken while the KV pool has room; prefill takes {load.prefill_share:.0%} of "
+            f"the time, and {slow_s:.1f} of the {waited_s:.1f} s of TTFT p95 are the prompt's own work{step}"
         )
 
     def _host_tier(self, holds: int, fails: SessionLoad, cause: str, host_bytes: float) -> TierAdvice:
         if not holds:
             return TierAdvice(False, "does not pay: one session alone fails")
         if cause != "KV pool":
-            return TierAdvice(False, f"does not pay: the knee is not the KV pool's but {cause}'s")
+            other = "" if cause == UNATTRIBUTED else f" but {cause}'s"
+            return TierAdvice(False, f"does not pay: the knee is not the KV pool's{other}")
         largest = float(math.floor(host_bytes / self._rank_bytes(1.0)))
         if largest < 1:
             return TierAdvice(False, "does not pay: there is no room for one")

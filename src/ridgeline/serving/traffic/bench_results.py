@@ -22,6 +22,7 @@ from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import InputError
 from ridgeline.files import read_regular, read_text
 from ridgeline.serving.metrics import LATENCIES, QUANTILES
+from ridgeline.serving.traffic.traffic import SessionRules
 
 _NAMED = (
     "ridgeline bench, genai-bench, evalscope, guidellm, aiperf, inference-perf, llm-d, InferenceX, vllm bench, sglang "
@@ -53,6 +54,18 @@ class BenchRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionLoad:
+    """How a bench drove its sessions. `closed`: they began at their recorded times. With `warmed` their first requests
+    were sent before the run."""
+
+    requests: int
+    rules: SessionRules = field(default_factory=SessionRules)
+    closed: bool = False
+    duration_s: float | None = None
+    warmed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class BenchRun:
     """One run of a tool. `latencies_ms` maps ttft, itl, tpot and e2e to their mean and percentiles.
 
@@ -80,7 +93,8 @@ class BenchRun:
     dataset: str = ""
     seed: int = 0
     shared_prefix_tokens: int = 0
-    in_sessions: bool = False  # `concurrency` counts sessions, whose turns waited for answers
+    max_tokens: int | None = None  # that answers of the recipe were cut to
+    sessions: SessionLoad | None = None  # where turns waited for answers; `concurrency` and `rate_s` count sessions
     flaw: str = ""
 
 
@@ -198,9 +212,9 @@ def _gaps(values: object, to_s: float = 1.0) -> tuple[float, ...]:
 
 _RIDGELINE = _Names(
     "ridgeline bench",
-    {"concurrency": "load.concurrency|load.sessions", "rate_s": "load.rate_s", "duration_s": "duration_s",
-     "requests": "requests", "failed": "failed_requests", "requests_s": "requests_s", "input_tok_s": "input_tok_s",
-     "output_tok_s": "output_tok_s"},
+    {"concurrency": "load.concurrency|load.sessions", "rate_s": "load.rate_s|load.sessions_s",
+     "duration_s": "duration_s", "requests": "requests", "failed": "failed_requests", "requests_s": "requests_s",
+     "input_tok_s": "input_tok_s", "output_tok_s": "output_tok_s"},
     {name: f"{name}_ms" for name in LATENCIES},
     {q: f"{{}}.{q}" for q in QUANTILES},
 )  # fmt: skip
@@ -222,9 +236,19 @@ def _ridgeline_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
         dataset=str(traffic.get("dataset") or ""),
         seed=_count(traffic.get("seed")),
         shared_prefix_tokens=_count(traffic.get("shared_prefix_tokens")),
-        in_sessions="sessions" in load,
+        max_tokens=_count(traffic.get("max_tokens")) or None,
+        sessions=_session_load(load, traffic),
         flaw=str(document.get("why") or "the load generator did not keep up") if document.get("void") else "",
     )
+
+
+def _session_load(load: _Document, traffic: _Document) -> SessionLoad | None:
+    closed = load.get("schedule") == "sessions as recorded"
+    if not (closed or "sessions" in load or "sessions_s" in load):
+        return None
+    rules = SessionRules(_number(load.get("idle_cap_s")), _number(load.get("start_within")) or 0.0)
+    requests, duration_s = _count(traffic.get("requests")), _number(load.get("duration_s"))
+    return SessionLoad(requests, rules, closed, duration_s, load.get("cache_warmup") is True)
 
 
 def _sweep_runs(document: _Document, path: Path) -> Iterator[BenchRun]:

@@ -49,6 +49,10 @@ class Replay:
     def draw(self, count: int, rng: random.Random) -> list[TraceRow]:
         return repeated(self.rows, count)
 
+    def waits(self, count: int, rng: random.Random) -> bool:
+        """Whether any of the first so many requests waits for an answer."""
+        return any(row.after for row in self.rows[:count])
+
 
 class OfSession(Protocol):
     @property
@@ -74,6 +78,8 @@ def turn_numbers(rows: Sequence[TraceRow]) -> list[int]:
 
 def in_order(rows: Sequence[TraceRow], places: Sequence[int]) -> list[TraceRow]:
     """These rows alone, in this order; who waited for a row that is left out waits for what that one waited for."""
+    if places == range(len(rows)):
+        return list(rows)
     new = {place: number for number, place in enumerate(places)}
 
     def kept(after: Sequence[int]) -> set[int]:
@@ -87,7 +93,11 @@ def in_order(rows: Sequence[TraceRow], places: Sequence[int]) -> list[TraceRow]:
                 waiting.extend(rows[place].after)
         return found
 
-    return [replace(rows[p], after=tuple(sorted(kept(rows[p].after)))) if rows[p].after else rows[p] for p in places]
+    def renumbered(row: TraceRow) -> TraceRow:
+        after = tuple(sorted(kept(row.after)))
+        return TraceRow(row.input_tokens, row.output_tokens, row.at_s, row.text, row.session, after, row.think_s)
+
+    return [renumbered(rows[p]) if rows[p].after else rows[p] for p in places]
 
 
 Prompt = tuple[int | None, Text | None, int]  # of which session, of which text the beginning, tokens

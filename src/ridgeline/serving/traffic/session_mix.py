@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError, did_you_mean
@@ -28,6 +29,10 @@ class QuantileCurve:
     """A distribution by its values at fixed shares, between which it is even on a log scale."""
 
     values: tuple[float, ...]
+    _logs: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_logs", tuple(map(math.log1p, self.values)))
 
     @classmethod
     def of(cls, seen: Sequence[float]) -> QuantileCurve:
@@ -35,7 +40,7 @@ class QuantileCurve:
 
     def at(self, share: float) -> float:
         place = min(bisect_right(_SHARES, share), len(_SHARES) - 1)
-        low, high = math.log1p(self.values[place - 1]), math.log1p(self.values[place])
+        low, high = self._logs[place - 1], self._logs[place]
         within = (share - _SHARES[place - 1]) / (_SHARES[place] - _SHARES[place - 1])
         return math.expm1(low + within * (high - low))
 
@@ -59,6 +64,10 @@ class Outline:
     first_tokens: float
     longest_tokens: float
     added_tokens: float
+
+    @property
+    def requests(self) -> int:
+        return max(1, round(self.turns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +96,31 @@ class SessionMix:
         rows: list[TraceRow] = []
         # another seed has other words but for what all sessions share
         offset, name = rng.random(), 1 + (rng.getrandbits(32) << 24)
-        while len(rows) < count:
-            session = rows[-1].session + 1 if rows and rows[-1].session is not None else 0
-            outline = self.outlines[int((offset + session * _GOLDEN) % 1.0 * len(self.outlines))]
+        for session in itertools.count():
+            if len(rows) >= count:
+                break
             text = Text(name + len(rows), _COMMON, self.shared_tokens)
-            rows += self._session(outline, session, len(rows), text, rng)
+            rows += self._session(self._outline(session, offset), session, len(rows), text, rng)
         return rows[:count]
+
+    def _outline(self, session: int, offset: float) -> Outline:
+        return self.outlines[int((offset + session * _GOLDEN) % 1.0 * len(self.outlines))]
+
+    def requests_of(self, sessions: int, rng: random.Random) -> int:
+        """How many requests `draw` gives before the last of so many sessions begins, and that one's first."""
+        offset = rng.random()
+        return 1 + sum(self._outline(session, offset).requests for session in range(sessions - 1))
+
+    def waits(self, count: int, rng: random.Random) -> bool:
+        """Whether any of the first so many requests waits for an answer."""
+        offset = rng.random()
+        return any(self._outline(session, offset).requests > 1 for session in range(count - 1))
 
     def _session(self, outline: Outline, session: int, place: int, text: Text, rng: random.Random) -> list[TraceRow]:
         rows: list[TraceRow] = []
         size = rng.lognormvariate(0.0, 0.1)  # no two sessions have the same lengths
         inputs = max(self.shared_tokens + 1, round(outline.first_tokens * size))
-        drawn = [self.added.at(rng.random()) for _ in range(max(1, round(outline.turns)))]
+        drawn = [self.added.at(rng.random()) for _ in range(outline.requests)]
         typical_tokens = size * outline.added_tokens * (len(drawn) - 1) / max(sum(drawn[:-1]), 1e-9)
         for turn, over_average in enumerate(drawn):
             outputs = max(1, round(self.output_tokens.at(rng.random())))

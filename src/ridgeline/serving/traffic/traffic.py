@@ -6,9 +6,11 @@ load generator and the twin can replay exactly the same requests. Tokens are cou
 
 from __future__ import annotations
 
+import gc
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,6 +24,20 @@ from ridgeline.serving.traffic.replay import Replay as Replay
 from ridgeline.serving.traffic.replay import TraceRow, by_session, in_order, turn_numbers
 from ridgeline.serving.traffic.session_mix import SessionMix
 from ridgeline.serving.traffic.texts import Text
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """No garbage collection meanwhile: requests by the ten thousand, all needed to the end, would be searched again
+    and again, a third of the whole time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
 
 # Each is kept to the end of a run; more would fill a laptop's memory.
 _MOST_REQUESTS = 10_000_000
@@ -150,7 +166,8 @@ class Traffic:
     @property
     def has_sessions(self) -> bool:
         """Whether some of its requests wait for answers, where the pace lets them."""
-        return any(row.after for row in self.lengths.draw(self.requests, random.Random(self.seed)))
+        lengths = self.lengths
+        return isinstance(lengths, Replay | SessionMix) and lengths.waits(self.requests, random.Random(self.seed))
 
     def arrivals(self) -> list[Arrival]:
         """Every request, in order of time; the turns of a session where they wait for each other come in their order.
@@ -281,9 +298,26 @@ def _refuse_two_paces(asked: Mapping[str, float | None]) -> None:
 def sessions_at_once(traffic: Traffic, sessions: int) -> Traffic:
     """A closed loop of so many sessions, with as many requests as give each of them one of its own."""
     traffic = replace(traffic, pace=ClosedLoop(sessions))
+    lengths = traffic.lengths
+    if isinstance(lengths, SessionMix) and traffic.most_tokens is None:  # all that is drawn is sent
+        least = lengths.requests_of(sessions, random.Random(traffic.seed))
+        doublings = max(0, math.ceil(math.log2(least / traffic.requests)))
+        return replace(traffic, requests=traffic.requests << doublings)
     while sessions > len({a.session for a in traffic.arrivals()}):
         traffic = replace(traffic, requests=2 * traffic.requests)
     return traffic
+
+
+def lasting(traffic: Traffic) -> Traffic:
+    """With requests enough for the whole of its duration, where they come at a rate; a closed loop begins again."""
+    pace, duration_s = traffic.pace, traffic.duration_s
+    if duration_s is None or not isinstance(pace, OpenLoop):
+        return traffic
+    enough = int(pace.rate_s * duration_s * 1.5 + 50)
+    arrivals = replace(traffic, requests=enough).arrivals()
+    if any(arrival.after for arrival in arrivals):  # it is sessions that come at this rate
+        enough = math.ceil(enough * len(arrivals) / len(by_session(arrivals)))
+    return replace(traffic, requests=enough)
 
 
 def _open_loop_times(count: int, pace: OpenLoop, rng: random.Random) -> list[float]:

@@ -25,6 +25,10 @@ class Again:
             return None
         if traffic.rules.start_within:
             arrivals = replace(traffic, rules=replace(traffic.rules, start_within=0.0)).arrivals()
+        return cls.over(arrivals)
+
+    @classmethod
+    def over(cls, arrivals: Sequence[Arrival]) -> Again:
         return cls(tuple(arrivals), Passes.over([(a.session, a.text, a.input_tokens) for a in arrivals]))
 
     def sessions(self) -> Iterator[list[Arrival]]:

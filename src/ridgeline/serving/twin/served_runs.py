@@ -23,11 +23,20 @@ from ridgeline.serving.engines.settings import EngineSettings, layout_of, model_
 from ridgeline.serving.hardware.cluster import gpu_names, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.traffic.bench_results import BenchRun, read_bench_results
+from ridgeline.serving.traffic.bench_results import BenchRun, SessionLoad, read_bench_results
 from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.serving.traffic.replay import Replay, TraceRow
 from ridgeline.serving.traffic.texts import Text
-from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, ClosedLoop, OpenLoop, Pace, Traffic, parse_traffic
+from ridgeline.serving.traffic.traffic import (
+    AllAtOnce,
+    AsRecorded,
+    ClosedLoop,
+    OpenLoop,
+    Pace,
+    Traffic,
+    cut_short,
+    parse_traffic,
+)
 from ridgeline.serving.twin.measured import Measured
 
 # a 95th percentile of fewer requests than this is the word of three of them
@@ -75,6 +84,8 @@ def _unfit(run: BenchRun) -> str:
         return "no request was answered; nothing to fit"
     if run.failed > _MOST_FAILED * run.requests:
         return f"{run.failed} of {run.requests} requests failed; measure again with a load that the server answers"
+    if run.sessions is not None and run.sessions.warmed:
+        return "--cache-warmup filled the cache before the run, which the twin does not; measure again without it"
     if not _values(run):
         return "no time of a first token or between tokens; measure again with streaming"
     return ""
@@ -163,18 +174,30 @@ def _model(run: BenchRun, stated: StatedServer) -> Model:
 
 
 def _traffic(run: BenchRun) -> Traffic:
-    if _kept_all(run) and not run.in_sessions:
+    if run.sessions is None and _kept_all(run):
         return _replayed(run)
     if run.dataset:
-        return parse_traffic(
-            run.dataset,
-            requests=run.requests,
-            rate_s=run.rate_s,
-            concurrency=None if run.rate_s else run.concurrency,
-            burstiness=run.burstiness,
-            seed=run.seed,
-        )
+        return _of_recipe(run) if run.max_tokens is None else cut_short(_of_recipe(run), run.max_tokens)
     return Traffic(_mean_lengths(run), max(1, run.requests), _pace(run))
+
+
+def _of_recipe(run: BenchRun) -> Traffic:
+    """The same draw; sessions driven as bench drove them."""
+    asked = run.sessions or SessionLoad(run.requests)
+    at_once = None if run.rate_s else run.concurrency
+    return parse_traffic(
+        run.dataset,
+        requests=max(asked.requests, run.requests) if run.rate_s else asked.requests or run.requests,
+        rate_s=run.rate_s,
+        concurrency=at_once if run.sessions is None else None,
+        sessions=None if run.sessions is None else at_once,
+        closed=asked.closed,
+        burstiness=run.burstiness,
+        idle_cap_s=asked.rules.think_limit_s,
+        start_within=asked.rules.start_within,
+        duration_s=asked.duration_s,
+        seed=run.seed,
+    )
 
 
 def _kept_all(run: BenchRun) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 
@@ -25,7 +23,16 @@ from ridgeline.serving.traffic.replay import Replay
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.session_mix import SessionMix
 from ridgeline.serving.traffic.session_summary import SessionSummary, summarise_sessions
-from ridgeline.serving.traffic.traffic import AllAtOnce, Arrival, AsRecorded, ClosedLoop, OpenLoop, Traffic
+from ridgeline.serving.traffic.traffic import (
+    AllAtOnce,
+    Arrival,
+    AsRecorded,
+    ClosedLoop,
+    OpenLoop,
+    Traffic,
+    lasting,
+    no_collection,
+)
 from ridgeline.serving.traffic.turns import Again
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
@@ -115,26 +122,13 @@ class SimulationResult(JsonForm, Shown):
         return TextTable(title, ("", "predicted", "9 of 10 lie in"), self.summary.rows(self.interval), notes=notes)
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No garbage collection meanwhile: tens of thousands of records, all needed to the end, would be searched again
-    and again, a third of the whole time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 @lru_cache(maxsize=2)
 def _arrivals(traffic: Traffic) -> tuple[Arrival, ...]:
     """A search simulates the same traffic on hundreds of settings."""
     return tuple(traffic.arrivals())
 
 
-@_no_collection()
+@no_collection()
 def simulate(
     deployment: Deployment,
     traffic: Traffic,
@@ -151,7 +145,7 @@ def simulate(
     """
     started_s = time.process_time()
     calibration = calibration or Calibration()
-    traffic, cut = within_context(traffic, deployment.model)
+    traffic, cut = within_context(lasting(traffic), deployment.model)
     arrivals = _arrivals(traffic)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
     _check_pool(arrivals, engines)
@@ -159,10 +153,11 @@ def simulate(
     served = front_end and not isinstance(traffic.pace, AllAtOnce)
     before = put_in_front(engines, deployment, calibration) if served else None
     until_s = math.inf if traffic.duration_s is None else traffic.duration_s
-    again = None if traffic.concurrency is None or traffic.duration_s is None else Again.of(traffic, arrivals)
+    endless = traffic.concurrency is not None and traffic.duration_s is not None
+    again = Again.of(traffic, arrivals) or Again.over(arrivals) if endless else None
     requests, unsent = serve(front, arrivals, traffic.concurrency, before, until_s, again)
     records = tuple(r.record() for r in requests)
-    in_sessions = again is not None or any(arrival.after for arrival in arrivals)
+    in_sessions = any(arrival.after for arrival in (arrivals if again is None else again.arrivals))
     gaps = [g for e in engines for g in e.runs.gaps]
     summary = summarise(records, slos, gaps_s=gaps)
     under_way = at_once(summary, deployment.layout)
@@ -185,7 +180,7 @@ def simulate(
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
-        assumed=(*_assumed(deployment), *cut, *_in_step(traffic)),
+        assumed=(*deployment.model.assumed, *_assumed(deployment), *cut, *_in_step(traffic)),
         reach=known.line or doubts.validation.line,
         # engines of a role are equal, and those that prefill come first
         engines={

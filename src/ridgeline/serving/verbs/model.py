@@ -89,6 +89,7 @@ def _costs_text(costs: ModelCosts) -> str:
     return "\n".join(
         [
             f"{m.name}: {m.layers} layers, {costs.attention}{mixture}, context {m.context_tokens:,}",
+            *(f"  {text}" for text in m.assumed),
             "",
             f"  parameters   {m.params / 1e9:10.2f} e9      {m.active_params / 1e9:.2f} e9 used by each token",
             f"  weights      {m.weight_bytes / cluster.GIB:10.2f} GiB     {_dtypes(costs)}",

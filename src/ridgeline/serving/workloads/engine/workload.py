@@ -24,7 +24,7 @@ from ridgeline.records.space import Continuous, Settings, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
 from ridgeline.serving.engines.base import NSYS, TORCH, ServingEngine
-from ridgeline.serving.engines.failures import signatures
+from ridgeline.serving.engines.failures import HOST_TIER_SIZES, signatures
 from ridgeline.serving.engines.releases import NEWEST, release_text
 from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
@@ -160,16 +160,19 @@ class EngineWorkload(Workload):
         if reason := step_refusal(self._options, self._dialect, asked.nodes):
             return reason
         install, values = self._options.install(settings), self._names.values(settings)
-        return refusal(self._dialect, self._options, install, values, asked, self._study.site)
+        reason = refusal(self._dialect, self._options, install, values, asked, self._study.site)
+        release = release_text(self._dialect.name, self._dialect.release_of(install))
+        return None if reason is None else f"with {release}, {reason}"
 
-    def remarks(self, settings: Settings) -> list[str]:
+    def remarks(self, settings: Settings) -> list[str | Problem]:
         """What is taken for granted here and found out on the node."""
         install, site = self._options.install(settings), self._study.site
         asked = self._study.job.resources(settings)
-        nodes, found = asked.nodes, [*self._names.rate_remarks(), *self._scripts.dummy.remarks()]
-        if tier := tier_remark(self._dialect, self._names.values(settings), asked, site):
-            found.append(tier)
-        if self._dialect.release_of(install) == NEWEST:
+        values, version = self._names.values(settings), self._dialect.release_of(install)
+        nodes, found = asked.nodes, list[str | Problem]([*self._names.rate_remarks(), *self._scripts.dummy.remarks()])
+        if tier := tier_remark(self._dialect, self._options, values, version, asked, site):
+            found.append(Problem(self._names.place(HOST_TIER_SIZES), tier))
+        if version == NEWEST:
             latest = release_text(self._dialect.name, NEWEST)
             where = install.container or install.python
             found.append(f"flags are those of {latest}: the release of {where} cannot be read here; `version` says it")

@@ -313,7 +313,7 @@ class TwinWorkload(Workload):
         engine, kept = settings_of(values, self._options.version), model_of(model, values)
         dense_whole = values.get("moe_dense_tp_size") == 1
         if illegal := layout_problems(kept, layout, cluster.gpu, engine, role, dense_whole=dense_whole):
-            return str(illegal[0])
+            return f"with {release_text(self._engine.name, self._release)}, {illegal[0]}"
         meant = self._engine.meant(values, lambda: plan_memory(kept, cluster.gpu, layout, engine, role), cluster.gpu)
         engine = behaving(settings_of(meant, self._options.version), self._engine_arguments, values, model)
         plan = plan_memory(kept, cluster.gpu, layout, engine, role)
