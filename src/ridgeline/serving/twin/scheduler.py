@@ -21,7 +21,8 @@ from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
 
-RETRACT_STEPS = 20  # room that a retraction makes, in decode steps of the batch that stays
+# Decode steps for which an answer is counted on to go on after a retraction (SGLANG_RETRACT_DECODE_STEPS).
+RETRACT_STEPS = 20
 _MOST_TEXTS = 1_000_000  # that are told apart by rank
 RETRY_STEPS = 8  # an admission that failed for want of KV is tried again after at most so many decode steps
 
@@ -188,7 +189,7 @@ class Engine:
 
     def _look_up(self, request: Request) -> int:
         """Finds what is cached of its prompt; how many tokens of that nobody reads yet, and so count as room so far."""
-        text, tokens = request.text, request.arrival.input_tokens
+        text, tokens = request.text, request.text_tokens
         if self.cache is None or text is None:
             return 0
         here = self.cache.matched(text, tokens)
@@ -206,7 +207,7 @@ class Engine:
             use.prompt_tokens += request.arrival.input_tokens
             use.hit_tokens += here
             use.host_hit_tokens += request.from_host
-        use.count(request.arrival.input_tokens, here)
+        use.count(request.text_tokens, here)
         text = request.text
         if not request.cached or self.cache is None or text is None:
             return
@@ -227,7 +228,7 @@ class Engine:
     def _keep(self, request: Request) -> None:
         """What is computed of its prompt can be found by others from now on."""
         if self.cache is not None and request.text is not None:
-            done = min(request.arrival.input_tokens, request.held)
+            done = min(request.text_tokens, request.held)
             if done > request.in_cache:
                 self.cache.extend(request.text, request.in_cache, done)
                 self._now_in_cache(request, done)
@@ -291,7 +292,7 @@ class Engine:
             seen_s += behind_s
             self.streamed_s = seen_s + self.front_end.send_s
             if not request.stays:
-                shared = request.text is not None
+                shared = request.arrival.text is not None
                 computed = request.arrival.input_tokens - (request.first_cached or 0) if shared else 0
                 request.late_s = self.front_end.late_s(len(self.running), self._step_s, computed)
                 request.first_behind_s = behind_s
@@ -411,16 +412,16 @@ class Engine:
                 self.tier.computed(text, whole)
         else:
             # nobody asks for it again, but an engine cannot know that
-            left = answer_tokens if text is not None else whole
+            left = whole - in_cache
             cache.add_unshared(left)
             if self.tier is not None:
                 self.tier.computed_unshared(left)
 
     def _retract(self) -> None:
-        """Sends back one after the other until the rest can go on for a while."""
+        """Sends back one after the other until the rest can go on: for the next step, in older releases for a while."""
         order = sorted(self.running, key=self._kept_before)
         while len(order) > 1:
-            if self._free_tokens >= len(order) * RETRACT_STEPS * self.applied.accept_length:
+            if self._free_tokens >= len(order) * self.applied.retract_steps * self.applied.accept_length:
                 break
             finish, _, request = order.pop()
             self._give_up(request, finish)
