@@ -17,6 +17,8 @@ from ridgeline.serving.twin.scheduler import Engine
 class MixedEngine(Engine):
     """Continuous batching with mixed chunks, on one replica."""
 
+    keeps_free = False
+
     def _admit(self) -> list[tuple[Request, int]]:
         """What the next step computes of prompts: (request, tokens of it). Empty when it only decodes."""
         decoded = len(self.running) * self.applied.draft_tokens

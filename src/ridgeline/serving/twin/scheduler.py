@@ -30,6 +30,9 @@ RETRY_STEPS = 8  # an admission that failed for want of KV is tried again after 
 class Engine:
     """Continuous batching on one replica. `pool_tokens` is the KV room of all its attention-DP ranks together."""
 
+    # what is kept free for answers becomes less with every step, so that who found no room may find some without an end
+    keeps_free = True
+
     def __init__(self, name: str, times: StepTime, pool_tokens: int) -> None:
         self.name, self.times, self.pool_tokens = name, times, pool_tokens
         self.applied: Applied = times.applied
@@ -317,7 +320,8 @@ class Engine:
         if steps * growth > free:
             steps = int(free / growth) or 1
         if steps > RETRY_STEPS and self.waiting and batch < self.applied.running_limit:
-            steps = RETRY_STEPS
+            if self.keeps_free or not self.blocked_by_kv:
+                steps = RETRY_STEPS
         # a token's KV is written in the step after it was drawn: the context read is what is held, plus that one
         context = self.used_tokens + batch
         base_s, per_token_s, host_s = self.times.decode_line(batch, context)
@@ -336,7 +340,8 @@ class Engine:
         self.used_tokens += growth * steps
         if self.share > self._least_share:
             self.share = max(self._least_share, self.share - self._share_fall * steps)
-        self.blocked_by_kv = False
+        if self.keeps_free:
+            self.blocked_by_kv = False
         ended = self._endings() if self.running[0][0] <= self.step_number else []
         self.usage.append((self.clock, self.held_tokens))
         return ended
