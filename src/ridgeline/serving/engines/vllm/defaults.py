@@ -32,7 +32,7 @@ class VllmDefaults(EngineDefaults):
     current = (0, 32)
     oldest = (0, 8)  # the V1 scheduler came on by default
     least_page = 16
-    finds_sent_back = True
+    finds_sent_back = pulls_kv = True
     host_tier_by_ratio = False
 
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
