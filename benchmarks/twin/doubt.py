@@ -135,7 +135,8 @@ def repeated(rows: Sequence[Seen]) -> Iterator[Doubt]:
         for seen in same:
             others = [o for o in same if str(o.deployment.layout) != str(seen.deployment.layout)]
             if others:
-                why = f"{seen.deployment.layout}, with the figures of line {others[0].line}, {others[0].deployment.layout}"
+                whose = f"line {others[0].line}, {others[0].deployment.layout}"
+                why = f"{seen.deployment.layout}, with the figures of {whose}"
                 yield Doubt(seen, "another configuration's figures", why)
 
 
@@ -153,7 +154,9 @@ def overfull(rows: Sequence[Seen]) -> Iterator[Doubt]:
         most = _pool(seen, GENEROUS)
         why = f"{inside:.0f} requests past their first token need {needed:,.0f} tokens of KV; "
         if not most:
-            yield Doubt(seen, "a layout that does not start", f"{seen.decoding} has no room for KV at any share of memory")
+            yield Doubt(
+                seen, "a layout that does not start", f"{seen.decoding} has no room for KV at any share of memory"
+            )
         elif needed <= most:
             yield Doubt(seen, "another memory share", why + f"{pool:,.0f} fit, {most:,.0f} with {GENEROUS:g} of memory")
         else:
@@ -171,7 +174,7 @@ def _pool(seen: Seen, fraction: float | None) -> float:
 
 
 def out_of_order(rows: Sequence[Seen]) -> Iterator[Doubt]:
-    """A single request that more tensor-parallel ranks decode more slowly than fewer: all rows of that configuration."""
+    """A single request that more ranks decode more slowly than fewer: all rows of that configuration."""
     single: dict[tuple[object, ...], dict[int, Seen]] = defaultdict(dict)
     for seen in rows:
         lay = seen.decoding
@@ -218,7 +221,9 @@ def _board(evidence: Path) -> Iterator[Seen]:
         sent = [(a.input_tokens, a.output_tokens) for a in row.traffic.arrivals()]
         prompt, answer = (statistics.mean(values) for values in zip(*sent, strict=True))
         ttft_ms = row.ttft_ms if row.version else 0.0
-        yield Seen("board", row.name, lines[row.name], row.deployment, prompt, answer, row.concurrency, row.tpot_ms, ttft_ms)
+        yield Seen(
+            "board", row.name, lines[row.name], row.deployment, prompt, answer, row.concurrency, row.tpot_ms, ttft_ms
+        )
 
 
 def llmd(evidence: Path) -> Iterator[Seen]:

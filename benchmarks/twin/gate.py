@@ -370,6 +370,7 @@ def _served(options: argparse.Namespace) -> Iterator[Point]:
 
 # -- single requests with their time stamps ---------------------------------------------------------------------------
 
+
 def _per_request(options: argparse.Namespace) -> Iterator[Point]:
     for folder, deployment, traffic, seen in stamped(options.evidence):
         # the stamps are the engine's own: the offline engine in one process, fed as requests come due

@@ -155,9 +155,9 @@ RESERVED_TOKENS = 512
 PIECES_S = 1_000_000
 RUN_TOKENS = 16
 # NixlConnector's worker asks for each block of each layer, keys and values apart, and looks after them between steps
-# (nixl_connector.py, _read_blocks and get_finished): who decodes meanwhile waits, so many blocks of 128 tokens a second.
-# A prompt that comes to an idle engine shows nothing of it. Smaller blocks were never compared, and are taken to cost no
-# more.
+# (nixl_connector.py, _read_blocks and get_finished): who decodes meanwhile waits, so many blocks of 128 tokens a
+# second. A prompt that comes to an idle engine shows nothing of it. Smaller blocks were never compared, and are taken
+# to cost no more.
 ASKED_BLOCKS_S, ASKED_TOKENS = 75_000, 128
 PORT_SHARE = 0.8
 
@@ -394,7 +394,9 @@ class Disaggregated:
         done = self._send_kv(engine, request, engine.round_start_s, tokens, least_s)
         self._post(done, "decode", request, self._target.pop(request.arrival.number))
 
-    def _send_kv(self, engine: PrefillEngine, request: Request, at_s: float, tokens: int, least_s: float = 0.0) -> float:
+    def _send_kv(
+        self, engine: PrefillEngine, request: Request, at_s: float, tokens: int, least_s: float = 0.0
+    ) -> float:
         """When so many tokens of its KV are sent, which could leave its port from `at_s` on."""
         port = (engine.name, request.rank)
         done = max(max(self._ports.get(port, 0.0), at_s) + self.transfer.seconds(tokens), least_s)

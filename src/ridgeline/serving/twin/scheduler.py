@@ -319,9 +319,9 @@ class Engine:
         steps = self.running[0][0] - self.step_number
         if steps * growth > free:
             steps = int(free / growth) or 1
-        if steps > RETRY_STEPS and self.waiting and batch < self.applied.running_limit:
-            if self.keeps_free or not self.blocked_by_kv:
-                steps = RETRY_STEPS
+        retried = self.waiting and batch < self.applied.running_limit and (self.keeps_free or not self.blocked_by_kv)
+        if steps > RETRY_STEPS and retried:
+            steps = RETRY_STEPS
         # a token's KV is written in the step after it was drawn: the context read is what is held, plus that one
         context = self.used_tokens + batch
         base_s, per_token_s, host_s = self.times.decode_line(batch, context)
