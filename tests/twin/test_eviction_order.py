@@ -107,6 +107,18 @@ def test_answers_keep_room_free_and_who_finds_none_waits_for_an_ending() -> None
         assert second.worker == "one" and numbers(one.waiting) == ([] if both else [2])
 
 
+def test_of_a_long_answer_no_more_than_4096_tokens_are_kept_free() -> None:
+    """100 used and 0.7 x 4096 kept; the second needs 100 and 4096, not 100 and 8000."""
+    for pool, both in ((7164, True), (7163, False)):
+        one = engine(pool=pool)
+        sent(one, request(1, 100, 20_000))
+        one.advance(1e9)
+        assert one._reserved() == pytest.approx(4096 * NEW_TOKEN_SHARE)
+        sent(one, request(2, 100, 8000))
+        one.advance(one.clock + 1)
+        assert running(one) == ({1, 2} if both else {1})
+
+
 def test_with_nothing_else_to_do_any_request_is_taken_on() -> None:
     one = engine(pool=150)
     sent(one, request(1, 100, 1000))

@@ -17,7 +17,7 @@ from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefix_cache import CacheUse, HostTier, PrefixCache
-from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW_TOKEN_SHARE
+from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, MOST_NEW_TOKENS, NEW_TOKEN_SHARE
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
 
@@ -52,6 +52,7 @@ class Engine:
         self.used_tokens = 0.0
         self.promised_tokens = 0.0  # set aside for KV that another engine will send
         self.finish_sum = self.retractions = 0
+        self._longest_answer = 0
         self.fresh: list[Request] = []
         self.blocked_by_kv = False
         self._step_s = 0.0  # of the latest decode step
@@ -103,6 +104,7 @@ class Engine:
         """Attention-DP ranks get requests in turn, and each has a cache of its own: to the cache of all of them, a text
         on one rank is another than on the next."""
         request.worker, request.text = self.name, request.arrival.text
+        self._longest_answer = max(self._longest_answer, request.arrival.output_tokens)
         if self.cache is None or request.text is None or (ranks := self.times.layout.attn_dp) == 1:
             return
         self._dealt += 1
@@ -169,12 +171,12 @@ class Engine:
             piece = min(request.todo, budget, self.piece_tokens)
             batch.append((request, piece))
             budget, inputs, slots = budget - piece, inputs - piece, slots - 1
-            room -= request.todo + request.remaining
+            room -= request.todo + min(request.remaining, MOST_NEW_TOKENS)
             if piece < request.todo:
                 longer.append(request)
         while self.waiting and slots > 0 and budget > 0 and inputs > 0 and len(longer) < self.ranks:
             request = self.waiting[0]
-            need = self._look_up(request) + request.todo + request.remaining
+            need = self._look_up(request) + request.todo + min(request.remaining, MOST_NEW_TOKENS)
             # an engine with nothing else to do always takes one request, however long its answer may get
             if need >= room and (batch or self.running):
                 self.blocked_by_kv = True
@@ -239,7 +241,11 @@ class Engine:
                     self.tier.computed(request.text, done)
 
     def _reserved(self) -> float:
-        return (self.finish_sum - len(self.running) * self.step_number) * self.applied.accept_length * self.share
+        accepted = self.applied.accept_length
+        lacking = self.finish_sum - len(self.running) * self.step_number
+        if self._longest_answer > MOST_NEW_TOKENS:
+            lacking = sum(min(end - self.step_number, MOST_NEW_TOKENS / accepted) for end, _, _ in self.running)
+        return lacking * accepted * self.share
 
     def _prefill(self, batch: list[tuple[Request, int]]) -> list[Request]:
         tokens, pairs, largest = 0, 0.0, 0
