@@ -31,7 +31,7 @@ import public_rows
 import rate_driven
 from accuracy import BOUNDS, HERE, LOG, SAME_ENGINE, STUDY, _calibration, _column
 from board import means_ms
-from llmd_rows import read_llmd_rows
+from llmd_rows import LlmdRow, read_llmd_rows
 from public_rows import PublicRow, read_public_rows
 from served_rows import served_deployment, stamped
 
@@ -115,6 +115,7 @@ def write_validated(evidence: Path, path: Path) -> None:
         asked += [(rate_driven.stage(row)[0], 64) for row in csv.DictReader(file)]
     asked += [(deployment, 128) for _, deployment, _, _ in stamped(evidence)]
     asked += [(served_deployment(), 150)]
+    asked += [(row.deployment, row.concurrency) for row in _undoubted(evidence)]
     for file_name, options in FILES:
         rows = read_rows(HERE / "measured" / file_name, **options)  # type: ignore[arg-type]
         asked += [(row.deployment, row.traffic.requests / 8) for row in rows if row.result == "ok"]
@@ -396,14 +397,16 @@ def _per_request(options: argparse.Namespace) -> Iterator[Point]:
 # -- Llama-70B of llm-d, together and split ----------------------------------------------------------------------------
 
 
-def _llmd(options: argparse.Namespace) -> Iterator[Point]:
-    path = options.evidence / "public" / "llm-d-llama70b-h100.csv"
-    doubtful = {found.seen.row: found for found in doubt.doubts(list(doubt.llmd(options.evidence)))}
+def _undoubted(evidence: Path) -> list[LlmdRow]:
+    doubtful = {found.seen.row: found for found in doubt.doubts(list(doubt.llmd(evidence)))}
     for found in doubtful.values():
         print(f"left out: {found}")
-    for row in read_llmd_rows(path):
-        if row.name in doubtful:
-            continue
+    rows = read_llmd_rows(evidence / "public" / "llm-d-llama70b-h100.csv")
+    return [row for row in rows if row.name not in doubtful]
+
+
+def _llmd(options: argparse.Namespace) -> Iterator[Point]:
+    for row in _undoubted(options.evidence):
         result = simulate(row.deployment, row.traffic)
         summary, kind = result.summary, f"llm-d, {'split' if row.split else 'together'}"
         assert summary.ttft_ms is not None
