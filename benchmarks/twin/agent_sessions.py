@@ -22,7 +22,7 @@ from pathlib import Path
 
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.settings import DEFAULTS, parse_engine
+from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.traffic.replay import Replay, TraceRow
@@ -134,6 +134,10 @@ class Run:
     result: SimulationResult
 
 
+def settings_of(words: argparse.Namespace) -> EngineSettings:
+    return replace(parse_engine(words.engine, DEFAULTS), mem_fraction=words.mem_fraction)
+
+
 def runs(folder: Path, words: argparse.Namespace) -> Iterator[Run]:
     recorded = Recorded(folder)
     model = load_model(words.model).with_dtype(None, words.kv_dtype)
@@ -144,7 +148,7 @@ def runs(folder: Path, words: argparse.Namespace) -> Iterator[Run]:
         users, tier, tp = int(row["users"]), row["offload"] == "on", int(row["tp"])
         if words.users and users not in words.users:
             continue
-        settings = replace(parse_engine(words.engine, DEFAULTS), mem_fraction=words.mem_fraction)
+        settings = settings_of(words)
         settings = replace(settings, host_tier_size=words.tier) if tier else settings
         layout = Layout(tp=tp, ep=tp if words.experts_parallel else 1)
         deployment = Deployment(model, make_cluster(words.gpu, 1, 8), layout, settings)

@@ -2,7 +2,8 @@
 
     python benchmarks/twin/gate.py EVIDENCE [--sample 4] [--only board,served] [--save FILE] [--against FILE]
 
-EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, per-request/, agentic/, traces/); the
+EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, llm-d-llama70b-h100.csv, per-request/,
+agentic/, traces/); rows of llm-d that doubt.py finds doubtful are named and left out. The
 calibrated sets are read from `measured/` beside this file. `--sample N` takes every N-th row of each site of the board.
 `--against` compares the rows that both runs have, set by set, names every figure that got worse by more than two
 points, and ends with 1 if there is one.
@@ -25,20 +26,18 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import agent_sessions
+import doubt
 import public_rows
 import rate_driven
 from accuracy import BOUNDS, HERE, LOG, SAME_ENGINE, STUDY, _calibration, _column
 from board import means_ms
+from llmd_rows import LlmdRow, read_llmd_rows
 from public_rows import PublicRow, read_public_rows
+from served_rows import served_deployment, stamped
 
 from ridgeline.errors import InputError
-from ridgeline.serving.engines.deployment import Deployment, describe
-from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.settings import EngineSettings, parse_engine
-from ridgeline.serving.hardware.cluster import make_cluster
-from ridgeline.serving.model.config import load_model
-from ridgeline.serving.traffic.replay import Replay, TraceRow
-from ridgeline.serving.traffic.traffic import AsRecorded, Traffic, parse_traffic
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting
 from ridgeline.serving.twin.measured import METRICS, read_rows
 from ridgeline.serving.twin.reach import at_once, intervals, validated, validation
@@ -114,8 +113,9 @@ def write_validated(evidence: Path, path: Path) -> None:
     asked = [(r.deployment, r.concurrency) for r in read_public_rows(evidence / "public" / "serving-rows.csv")[0]]
     with (evidence / "public" / "rate-driven.csv").open() as file:
         asked += [(rate_driven.stage(row)[0], 64) for row in csv.DictReader(file)]
-    asked += [(deployment, 128) for _, deployment, _, _ in _stamped(evidence)]
-    asked += [(_served_deployment(), 150)]
+    asked += [(deployment, 128) for _, deployment, _, _ in stamped(evidence)]
+    asked += [(served_deployment(), 150)]
+    asked += [(row.deployment, row.concurrency) for row in _undoubted(evidence)]
     for file_name, options in FILES:
         rows = read_rows(HERE / "measured" / file_name, **options)  # type: ignore[arg-type]
         asked += [(row.deployment, row.traffic.requests / 8) for row in rows if row.result == "ok"]
@@ -353,15 +353,8 @@ def _file(number: int) -> Callable[[argparse.Namespace], Iterator[Point]]:
 OVERLOADED = {"load": "rate 51.5", "requests": "2060", "ttft_p95_ms": "1158", "itl_p95_ms": "60"}
 
 
-def _served_deployment() -> Deployment:
-    settings = parse_engine(
-        "sglang:0.5.15", EngineSettings(max_running_requests=512, cuda_graph_max_bs=512, attention_backend="triton")
-    )
-    return describe("llama-8b", "h200", Layout(gpus_per_node=1), settings)
-
-
 def _served(options: argparse.Namespace) -> Iterator[Point]:
-    deployment = _served_deployment()
+    deployment = served_deployment()
     with (options.evidence / "served-h200.csv").open() as file:
         rows = [*csv.DictReader(file), OVERLOADED]
     for row in rows:
@@ -388,35 +381,9 @@ def _served(options: argparse.Namespace) -> Iterator[Point]:
 
 # -- single requests with their time stamps ---------------------------------------------------------------------------
 
-HUB = {"meta-llama/Llama-3.1-8B": "llama-8b", "Qwen/Qwen3-32B": "qwen3-32b"}
-
-
-def _stamped(evidence: Path) -> Iterator[tuple[str, Deployment, Traffic, list[dict[str, float]]]]:
-    """Each folder: its name, what ran, what was sent, and the stamps of each request."""
-    for folder in sorted((evidence / "public" / "per-request").iterdir()):
-        meta = json.loads((folder / "meta.json").read_text())
-        told, release = meta["engine_kwargs"], meta["vllm_version"]
-        tp = told["tensor_parallel_size"]
-        settings = EngineSettings(
-            max_running_requests=told["max_num_seqs"], chunked_prefill_size=told["max_num_batched_tokens"]
-        )
-        deployment = Deployment(
-            load_model(HUB[meta["model"]]),
-            make_cluster("rtx-pro-6000", 1, tp),
-            Layout(tp, gpus_per_node=tp),
-            parse_engine(f"vllm:{release}", settings),
-        )
-        seen = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
-        start = min(r["arrival_time"] for r in seen)
-        lengths = tuple(
-            TraceRow(r["input_toks"], r["output_toks"], at_s=r["arrival_time"] - start)
-            for r in sorted(seen, key=lambda r: r["arrival_time"])
-        )
-        yield folder.name, deployment, Traffic(Replay(lengths, folder.name), len(lengths), AsRecorded()), seen
-
 
 def _per_request(options: argparse.Namespace) -> Iterator[Point]:
-    for folder, deployment, traffic, seen in _stamped(options.evidence):
+    for folder, deployment, traffic, seen in stamped(options.evidence):
         # the stamps are the engine's own: the offline engine in one process, fed as requests come due
         result = simulate(deployment, traffic, front_end=False)
         measured = {
@@ -435,6 +402,32 @@ def _per_request(options: argparse.Namespace) -> Iterator[Point]:
                 bounds = _bounds(result, deployment, f"{wide}_p50_ms", predicted / middle)
                 name = f"{folder} {key} {label}"
                 yield _point("per-request", name, deployment, figure, 1000 * value, predicted, bounds)
+
+
+# -- Llama-70B of llm-d, together and split ----------------------------------------------------------------------------
+
+
+def _undoubted(evidence: Path) -> list[LlmdRow]:
+    doubtful = {found.seen.row: found for found in doubt.doubts(list(doubt.llmd(evidence)))}
+    for found in doubtful.values():
+        print(f"left out: {found}")
+    rows = read_llmd_rows(evidence / "public" / "llm-d-llama70b-h100.csv")
+    return [row for row in rows if row.name not in doubtful]
+
+
+def _llmd(options: argparse.Namespace) -> Iterator[Point]:
+    for row in _undoubted(options.evidence):
+        result = simulate(row.deployment, row.traffic)
+        summary, kind = result.summary, f"llm-d, {'split' if row.split else 'together'}"
+        assert summary.ttft_ms is not None
+        bounds = _mean_bounds(result, row.deployment, row.concurrency)
+        bounds["whole"] = _bounds(result, row.deployment, "total_tok_s", summary.requests_s / summary.total_tok_s)
+        ttft, tpot = summary.ttft_ms.mean, means_ms(result, row.concurrency)[1]
+        bounds["TTFT"] = _bounds(result, row.deployment, "ttft_p50_ms", ttft / summary.ttft_ms.p50)
+        for figure, measured, predicted in (
+            ("whole", row.requests_s, summary.requests_s), ("TPOT", row.tpot_ms, tpot), ("TTFT", row.ttft_ms, ttft),
+        ):  # fmt: skip
+            yield _point(kind, row.name, row.deployment, figure, measured, predicted, bounds[figure])
 
 
 # -- agents that come back --------------------------------------------------------------------------------------------
@@ -466,6 +459,7 @@ SETS: dict[str, Callable[[argparse.Namespace], Iterator[Point]]] = {
     "colocated": _file(2),
     "split": _file(3),
     "board": _board,
+    "llm-d": _llmd,
     "agents": _agents,
 }
 

@@ -107,6 +107,18 @@ def test_answers_keep_room_free_and_who_finds_none_waits_for_an_ending() -> None
         assert second.worker == "one" and numbers(one.waiting) == ([] if both else [2])
 
 
+def test_of_a_long_answer_no_more_than_4096_tokens_are_kept_free() -> None:
+    """100 used and 0.7 x 4096 kept; the second needs 100 and 4096, not 100 and 8000."""
+    for pool, both in ((7164, True), (7163, False)):
+        one = engine(pool=pool)
+        sent(one, request(1, 100, 20_000))
+        one.advance(1e9)
+        assert one._reserved() == pytest.approx(4096 * NEW_TOKEN_SHARE)
+        sent(one, request(2, 100, 8000))
+        one.advance(one.clock + 1)
+        assert running(one) == ({1, 2} if both else {1})
+
+
 def test_with_nothing_else_to_do_any_request_is_taken_on() -> None:
     one = engine(pool=150)
     sent(one, request(1, 100, 1000))
@@ -128,9 +140,9 @@ def test_who_waits_for_room_is_tried_again_after_a_few_steps() -> None:
     assert alone.step_number == 100 and alone.idle, "nobody waits, so that all steps to the next ending are one event"
 
 
-def full(kind: type[Engine]) -> Engine:
+def full(kind: type[Engine], **settings: Any) -> Engine:
     """Three who joined at step 0 with prompts of 100, 300 and 200, and one at step 10 with one of 150."""
-    one = engine(kind, pool=10_000, conservativeness=0.0)
+    one = engine(kind, pool=10_000, conservativeness=0.0, **settings)
     for number, prompt in ((1, 100), (2, 300), (3, 200)):
         sent(one, request(number, prompt, 500))
     one.advance(1e9)
@@ -141,22 +153,23 @@ def full(kind: type[Engine]) -> Engine:
     return one
 
 
+@pytest.mark.parametrize("steps", [1, 20], ids=["the next step", "up to sglang 0.5.1"])
 @pytest.mark.parametrize(
     ("kind", "order"),
     [(Engine, [4, 2, 3]), (MixedEngine, [4, 3, 2])],
     ids=["sglang: the shortest answer, then the longest prompt", "vllm: the latest"],
 )
-def test_a_full_pool_sends_back_one_after_the_other(kind: type[Engine], order: list[int]) -> None:
+def test_a_full_pool_sends_back_one_after_the_other(kind: type[Engine], order: list[int], steps: int) -> None:
     for gone in (1, 2, 3):
-        one = full(kind)
+        one = full(kind, retract_steps=steps)
         held = {r.arrival.number: r.held + one.step_number - r.joined_step for _, _, r in one.running}
         stay = 4 - gone
-        # so little room that, but for what these bring back, twenty steps of those who stay do not fit
+        # so little room that, but for what these bring back, the steps of those who stay do not fit
         brought = sum(held[number] for number in order[:gone])
-        one.pool_tokens = int(one.used_tokens) - brought + stay * RETRACT_STEPS
+        one.pool_tokens = int(one.used_tokens) - brought + stay * steps
         one._retract()
         assert running(one) == {1, 2, 3, 4} - set(order[:gone]), gone
-        assert one.retractions == gone and one._free_tokens == stay * RETRACT_STEPS
+        assert one.retractions == gone and one._free_tokens == stay * steps
         assert one.used_tokens == sum(held[number] for number in running(one))
         waiting = numbers(one.waiting)
         assert waiting == (order[:gone] if kind is Engine else order[:gone][::-1]), "vllm takes them on first again"
@@ -207,6 +220,40 @@ def test_a_prompt_half_way_that_loses_its_room_is_the_next_again() -> None:
     one._admit()
     assert numbers(one.waiting) == [2, 3] and one.retractions == 1
     assert one.waiting[0].todo == 140 and one.used_tokens == 50
+
+
+@pytest.mark.parametrize(
+    ("pool", "cached", "gone_s", "again"), [(260, True, 49, 51), (220, True, 69, 71), (260, False, 49, 131)]
+)
+def test_who_is_preempted_computes_only_what_others_took_of_its_room(
+    pool: int, cached: bool, gone_s: int, again: int
+) -> None:
+    """By hand: two prompts of 100 fill a pool of 260 after 30 steps. The second has 130 tokens there and a token that
+    nobody has computed; it waits until the first has ended with 180, 49 steps later, which leaves it 80 of its 130. A
+    pool of 220 is full after 10 steps; of 110 tokens 40 are left."""
+    rounds: list[tuple[Any, ...]] = []
+    one = engine(MixedEngine, pool, rounds, radix_cache=cached, finds_sent_back=True, whole_prompts=True)
+    first, second = sent(one, request(1, 100, 80), request(2, 100, 80))
+    ended = []
+    while not one.idle:
+        ended += numbers(one.advance(1e9))
+        assert one.used_tokens <= pool
+    assert ended == [1, 2] and one.retractions == 1
+    assert [tokens for tokens, *_ in rounds] == [200, again]
+    assert first.end_s == 200 + 79
+    assert max(gap for gap, _ in second.record().gaps_s) == gone_s + again
+    assert one.cache is None or one.cache.locked_tokens == one.in_cache_tokens == 0
+
+
+def test_a_pool_that_is_asked_for_more_than_it_holds_is_no_storm() -> None:
+    """Ten requests hold it, thirty want it: each ending takes one on, and sends back at most one."""
+    rounds: list[tuple[Any, ...]] = []
+    one = engine(MixedEngine, 11_000, rounds, radix_cache=True, finds_sent_back=True, chunk_tokens=800)
+    sent(one, *(request(n, 1000, 100) for n in range(30)))
+    while not one.idle:
+        one.advance(1e9)
+    computed = sum(tokens for tokens, *_ in rounds)
+    assert 0 < one.retractions <= 30 and computed < 1.1 * 30 * 1000
 
 
 def test_an_engine_that_looks_seldom_finds_who_came_in_the_rhythm_of_its_looks() -> None:

@@ -53,6 +53,21 @@ def test_a_mixed_engine_that_runs_out_of_cache_sends_the_latest_back() -> None:
     assert max(used for _, used in tight.kv_usage) <= 1.0
 
 
+@pytest.mark.parametrize("release", ["0.10", "0.19"])
+def test_vllm_beyond_what_its_pool_holds_is_as_fast_as_at_its_limit(release: str) -> None:
+    deployment = describe("llama-8b", "h200", LAYOUT, parse_engine(f"vllm:{release}", EngineSettings()))
+    results = [
+        simulate(deployment, parse_traffic("fixed:10000:1000", requests=200, concurrency=users),
+                 kv_tokens_per_rank=220_000)
+        for users in (19, 80)
+    ]  # fmt: skip
+    at_limit, beyond = results
+    assert at_limit.retractions == 0 and 0 < beyond.retractions < 60
+    assert beyond.summary.requests_s > 0.8 * at_limit.summary.requests_s
+    assert beyond.summary.tpot_ms is not None and at_limit.summary.tpot_ms is not None
+    assert beyond.summary.tpot_ms.mean < 1.3 * at_limit.summary.tpot_ms.mean
+
+
 @pytest.mark.parametrize("release", ["0.17.0", "0.32.0"])
 def test_a_prompt_that_loses_its_room_half_way_is_sent_back(release: str) -> None:
     """The pool was overdrawn by 8% once: answers grow while the pieces of a prompt come."""

@@ -80,8 +80,7 @@ def _reserve_needs(
     eager = needs.get("attention buffers beyond the graphs", 0.0)
     # prefill and decode steps take turns: only the larger of the two is there at once
     needs["activations"] = max(0.0, activations - eager)
-    # gathered in 16 bits, then float32, then probabilities
-    needs["logits"] = batch * model.vocab * 10.0
+    needs["logits"] = _logit_bytes(model, batch)
     if layout.replica_gpus > 1:
         # NCCL's channel buffers appear with the first collective of each kind; rings over the network take most
         needs["communication"] = (2.0 if layout.tp_nodes > 1 else 0.5) * GIB
@@ -91,6 +90,10 @@ def _reserve_needs(
     # compiled kernels, cuBLAS workspaces and what the allocator cannot use for being in pieces
     needs["libraries and fragments"] = 1.0 * GIB + 0.02 * gpu.memory_bytes
     return needs
+
+
+def _logit_bytes(model: Model, batch: int) -> float:
+    return batch * model.vocab * 10.0  # gathered in 16 bits, then float32, then probabilities
 
 
 def _activation_bytes(model: Model, layout: Layout, tokens: int) -> float:
@@ -143,6 +146,7 @@ class MemoryPlan(JsonForm):
     needs: Mapping[str, float] = field(metadata=in_json("needs_gib", each(_gib)))  # what the reserve must hold, by name
     running_limit: int = field(metadata=NOT_IN_JSON)  # requests per attention-DP group
     groups: int = field(metadata=NOT_IN_JSON)  # attention-DP groups of the engine, each with a KV pool of its own
+    profiled_bytes: float = field(metadata=NOT_IN_JSON)  # activations, and logits of a full batch
     backend: str = field(metadata=in_json("attention_backend"))
     verdict: str
     margin_bytes: float = field(metadata=in_json("margin_gib", _gib))  # what is left over; below zero, what is missing
@@ -221,6 +225,7 @@ def plan_memory(
         needs=needs,
         running_limit=limit,
         groups=layout.attn_dp,
+        profiled_bytes=needs["activations"] + _logit_bytes(model, rank_share(applied.running_limit, layout.attn_dp)),
         backend=applied.backend,
         verdict=verdict,
         margin_bytes=margin,

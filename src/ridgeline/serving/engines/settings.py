@@ -142,6 +142,9 @@ class Applied:
     dealt_in_turn: bool = False
     overlap: bool = True  # the host prepares a step while the GPU computes the one before
     whole_prompts: bool = False  # a mixed step takes a request on only when all of its prompt has room
+    retract_steps: int = 1  # decode steps of those who stay for which a full pool is emptied
+    finds_sent_back: bool = False  # who was sent back finds its KV, answer and all, in the prefix cache
+    pulls_kv: bool = False  # a decode role asks for the KV of a prompt when it has been computed and has room
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
     experts: str = ""  # how tokens find their experts
     eviction: str = "lru"
@@ -164,6 +167,8 @@ class EngineDefaults:
     # attention back ends that verify drafts with their kernel for prompts, each head of a request by itself
     verifies_by_head: frozenset[str] = frozenset()
     host_tier_by_ratio: bool = True  # a tier in host memory may be so many KV pools
+    finds_sent_back: bool = False  # who is sent back out of a full pool leaves all its KV in the prefix cache
+    pulls_kv: bool = False  # its decode role reads KV that was computed; others have room before it is
     least_page: int = 1  # tokens of a page of KV, where nobody asks for a larger one
     deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
 
@@ -198,6 +203,10 @@ class EngineDefaults:
     def admits_whole_prompts(self, settings: EngineSettings) -> bool:
         """Whether a mixed step takes a request on only when all of its prompt has room, not just the next piece."""
         return False
+
+    def retract_steps(self, settings: EngineSettings) -> int:
+        """For how many decode steps of those who stay a full pool is emptied."""
+        return 1
 
     def merged_blocks_whole(self, settings: EngineSettings) -> bool:
         """Whether each part of a matrix made of several must be whole FP8 blocks."""
@@ -260,6 +269,9 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         dealt_in_turn=settings.dealt_in_turn,
         overlap=own.overlaps(settings),
         whole_prompts=own.admits_whole_prompts(settings),
+        retract_steps=own.retract_steps(settings),
+        finds_sent_back=own.finds_sent_back,
+        pulls_kv=own.pulls_kv,
         kernel_set=own.kernel_set(settings),
         experts=settings.experts,
         eviction=settings.eviction,

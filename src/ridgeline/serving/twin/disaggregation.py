@@ -4,6 +4,11 @@ As SGLang does it: a decode engine first sets a slot and KV room aside, then the
 is computed, its KV sent, and the first token shown when the request enters the decode batch. A request whose decode
 side has no slot stays in bootstrapping; after a time limit it fails. So the decode limit admits prompts in
 waves, and TTFT takes off when a burst is larger than that limit.
+
+Under vLLM a proxy asks one side after the other: the prompt is computed first, with an answer of one token that nobody
+sees; then the decode engine queues the request like any other, reads the KV once all of it has room, and makes the
+first token itself (NixlConnector and scheduler of 0.10). So a full decode side shows in TTFT, unless its pool is
+overdrawn later on: who is preempted waits between two tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ridgeline.serving.engines.knobs import rank_share
@@ -20,6 +25,7 @@ from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_LIMIT_S
 from ridgeline.serving.hardware.cluster import Fabric
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.cluster import Router
+from ridgeline.serving.twin.mixed import MixedEngine
 from ridgeline.serving.twin.prefix_cache import PrefixCache
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
@@ -148,15 +154,22 @@ RESERVED_TOKENS = 512
 # `kv_transfer_bytes_s`.)
 PIECES_S = 1_000_000
 RUN_TOKENS = 16
+# NixlConnector's worker asks for each block of each layer, keys and values apart, and looks after them between steps
+# (nixl_connector.py, _read_blocks and get_finished): who decodes meanwhile waits, so many blocks of 128 tokens a
+# second. A prompt that comes to an idle engine shows nothing of it. Smaller blocks were never compared, and are taken
+# to cost no more.
+ASKED_BLOCKS_S, ASKED_TOKENS = 75_000, 128
 PORT_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class KvTransfer:
-    """How fast one prefill rank can send KV: by the port's rate, or by the number of pieces it can post."""
+    """How fast one prefill rank can send KV: by the port's rate, or by the number of pieces it can post. `asking_s` is
+    how long a token stops an engine that asks for KV itself."""
 
     bytes_per_token: float
     bytes_s: float
+    asking_s: float = 0.0
 
     @classmethod
     def between(cls, model: Model, layout: Layout, fabric: Fabric, gpus_per_node: int, page_size: int) -> KvTransfer:
@@ -164,7 +177,8 @@ class KvTransfer:
         token_bytes = sum(model.layer_kv_bytes(kind, layout.attn_tp) * n for kind, n in kept)
         piece_bytes = max(page_size, RUN_TOKENS) * model.layer_kv_bytes(model.attention, layout.attn_tp)
         port = fabric.bytes_s_per_gpu(gpus_per_node) * PORT_SHARE
-        return cls(token_bytes, min(port, PIECES_S * piece_bytes))
+        blocks = sum(n if kind.mla else 2 * n for kind, n in kept) / max(page_size, ASKED_TOKENS)
+        return cls(token_bytes, min(port, PIECES_S * piece_bytes), blocks / ASKED_BLOCKS_S)
 
     def seconds(self, tokens: float) -> float:
         return tokens * self.bytes_per_token / self.bytes_s
@@ -216,6 +230,46 @@ class DecodeEngine(Engine):
         else:
             self.join(request)
         return ended
+
+
+class PullingEngine(MixedEngine, DecodeEngine):
+    """vLLM's: who comes waits like any other until its prompt has room, and then for its KV, which is read from where
+    it was made. All of the prompt but its last token is there then."""
+
+    pull: Callable[[Request, float], float]  # when KV is here that is asked for at this time
+    asking_s: float  # how long a token of it stops this engine
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self._elsewhere: set[Request] = set()  # whose prompts were computed and are not here yet
+
+    def receive(self, request: Request, at_s: float) -> list[Request]:
+        """Its prompt is computed; the token that came with it is not kept."""
+        if self.idle:
+            self.clock = max(self.clock, at_s)
+        request.generated, request.todo = 0, request.arrival.input_tokens
+        self._elsewhere.add(request)
+        self.waiting.append(request)
+        self.blocked_by_kv = False
+        return []
+
+    def _look_up(self, request: Request) -> int:
+        if request not in self._elsewhere:
+            return super()._look_up(request)
+        request.cached = request.arrival.input_tokens - 1
+        request.todo = 1
+        return request.cached
+
+    def _read_cached(self, request: Request) -> None:
+        if request not in self._elsewhere:
+            return super()._read_cached(request)
+        self._elsewhere.remove(request)
+        self.used_tokens += request.cached
+        request.held = request.cached
+        if self.running:
+            self.clock += request.cached * self.asking_s
+        request.loaded_s = self.pull(request, self.clock)
+        return None
 
 
 class Disaggregated:
@@ -335,15 +389,21 @@ class Disaggregated:
 
     def _transfer(self, engine: PrefillEngine, request: Request) -> None:
         """KV leaves while later chunks are computed; what is left when the last chunk is done is waited for."""
-        port = (engine.name, request.rank)
-        start = max(self._ports.get(port, 0.0), engine.round_start_s)
-        whole = start + self.transfer.seconds(request.arrival.input_tokens - request.cached)
-        last_piece = engine.clock + self.transfer.seconds(request.last_piece)
-        done = max(whole, last_piece)
-        self._ports[port] = done
-        self._sent_bytes += (request.arrival.input_tokens - request.cached) * self.transfer.bytes_per_token
-        self._sending_s = (min(self._sending_s[0], engine.round_start_s), max(self._sending_s[1], done))
+        least_s = engine.clock + self.transfer.seconds(request.last_piece)
+        tokens = request.arrival.input_tokens - request.cached
+        done = self._send_kv(engine, request, engine.round_start_s, tokens, least_s)
         self._post(done, "decode", request, self._target.pop(request.arrival.number))
+
+    def _send_kv(
+        self, engine: PrefillEngine, request: Request, at_s: float, tokens: int, least_s: float = 0.0
+    ) -> float:
+        """When so many tokens of its KV are sent, which could leave its port from `at_s` on."""
+        port = (engine.name, request.rank)
+        done = max(max(self._ports.get(port, 0.0), at_s) + self.transfer.seconds(tokens), least_s)
+        self._ports[port] = done
+        self._sent_bytes += tokens * self.transfer.bytes_per_token
+        self._sending_s = (min(self._sending_s[0], at_s), max(self._sending_s[1], done))
+        return done
 
     def _expire(self, decode: DecodeEngine, now_s: float) -> list[Request]:
         failed = []
@@ -354,3 +414,24 @@ class Disaggregated:
             request.failure = "kv-transfer"
             failed.append(request)
         return failed
+
+
+class Proxied(Disaggregated):
+    """Prefill and decode engines that a proxy asks one after the other, as vLLM's do."""
+
+    def __init__(self, prefill: Sequence[PrefillEngine], decode: Sequence[PullingEngine], transfer: KvTransfer,
+                 policy: str) -> None:  # fmt: skip
+        super().__init__(prefill, decode, transfer, policy)
+        for engine in decode:
+            engine.pull, engine.asking_s = self._pull, transfer.asking_s
+
+    def _bootstrap(self, decode: DecodeEngine, request: Request, at_s: float) -> None:
+        self._target[request.arrival.number] = decode
+        self._post(at_s, "prefill", request, self._source[request.arrival.number])
+
+    def _transfer(self, engine: PrefillEngine, request: Request) -> None:
+        """Nothing is sent before it is asked for."""
+        self._post(engine.clock, "decode", request, self._target.pop(request.arrival.number))
+
+    def _pull(self, request: Request, at_s: float) -> float:
+        return self._send_kv(self._source.pop(request.arrival.number), request, at_s, request.cached)

@@ -2,17 +2,22 @@
 
 Prompts are cut to what is left of the budget, so that nobody's next token waits for a whole prompt. A request is
 admitted when its prompt has room, in older releases as soon as its next piece has: nothing is kept free for answers,
-and a full pool sends the latest back, be it in the middle of its prompt.
+and a full pool preempts the latest, be it in the middle of its prompt. Its blocks go to the end of the list of free
+ones, still with their hashes: with prefix caching it computes again only what others took in the meantime (vLLM 0.10
+to 0.19, v1/core/sched/scheduler.py and block_pool.py).
 """
 
 from __future__ import annotations
 
+from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 
 
 class MixedEngine(Engine):
     """Continuous batching with mixed chunks, on one replica."""
+
+    keeps_free = False
 
     def _admit(self) -> list[tuple[Request, int]]:
         """What the next step computes of prompts: (request, tokens of it). Empty when it only decodes."""
@@ -61,15 +66,28 @@ class MixedEngine(Engine):
         """It is the next to be taken on again."""
         super()._give_up(request, finish)
         self.waiting.rotate(1)
+        self._stays_findable(request, request.todo - 1)  # the KV of its last token was not written yet
 
     def _send_back(self, request: Request) -> None:
         """In the middle of its prompt, which is computed again from its beginning."""
         request.joined_step = self.step_number  # it has brought no token since
+        computed = request.held
         self.release(request)
         request.todo = request.arrival.input_tokens + request.generated
         request.cached = 0
         self.retractions += 1
         self.waiting.appendleft(request)
+        self._stays_findable(request, computed)
+
+    def _stays_findable(self, request: Request, computed: int) -> None:
+        """Prompt and answer so far can be found by itself as long as nobody needs the room."""
+        if self.cache is None or not self.applied.finds_sent_back:
+            return
+        arrival = request.arrival
+        if request.text is None or not arrival.answer_stays:
+            request.text = Text(arrival.number, request.text, request.text_tokens)
+        request.kept_answer = request.generated
+        self.cache.add(request.text, computed)
 
     def _take(self, batch: list[tuple[Request, int]], request: Request, budget: int, room: float) -> tuple[int, float]:
         piece = min(request.todo, max(1, budget))

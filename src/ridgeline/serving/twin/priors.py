@@ -75,3 +75,5 @@ PIPELINE_BUBBLE = 1.05
 # SGLang's share of the remaining answer that it keeps free for each running request: where it starts, where it ends,
 # and over how many decode steps it decays. --schedule-conservativeness multiplies the start.
 NEW_TOKEN_SHARE, FINAL_SHARE_OF_START, DECAY_STEPS = 0.7, 0.14, 600
+# Of no answer it keeps more free, however long it may get (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION, 0.4.6 to 0.5.23).
+MOST_NEW_TOKENS = 4096

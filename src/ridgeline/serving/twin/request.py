@@ -22,6 +22,7 @@ class Request:
     todo: int  # prompt tokens still to compute
     worker: str = ""
     text: Text | None = None  # of what its prompt is the beginning, for the cache of the engine that has it
+    kept_answer: int = 0  # tokens of its answer that its text goes on with, since it was sent back
     cached: int = 0  # prompt tokens that were there when it was taken on
     first_cached: int | None = None  # and when it was taken on for the first time
     first_from_host: int = 0
@@ -49,6 +50,11 @@ class Request:
     @property
     def remaining(self) -> int:
         return self.arrival.output_tokens - self.generated
+
+    @property
+    def text_tokens(self) -> int:
+        """How much of its text it is: its prompt, and what of its answer can be found in a cache."""
+        return self.arrival.input_tokens + self.kept_answer
 
     @property
     def seen_end_s(self) -> float:

@@ -17,17 +17,21 @@ from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefix_cache import CacheUse, HostTier, PrefixCache
-from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, NEW_TOKEN_SHARE
+from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, MOST_NEW_TOKENS, NEW_TOKEN_SHARE
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.steptime import StepTime
 
-RETRACT_STEPS = 20  # room that a retraction makes, in decode steps of the batch that stays
+# Decode steps for which an answer is counted on to go on after a retraction (SGLANG_RETRACT_DECODE_STEPS).
+RETRACT_STEPS = 20
 _MOST_TEXTS = 1_000_000  # that are told apart by rank
 RETRY_STEPS = 8  # an admission that failed for want of KV is tried again after at most so many decode steps
 
 
 class Engine:
     """Continuous batching on one replica. `pool_tokens` is the KV room of all its attention-DP ranks together."""
+
+    # what is kept free for answers becomes less with every step, so that who found no room may find some without an end
+    keeps_free = True
 
     def __init__(self, name: str, times: StepTime, pool_tokens: int) -> None:
         self.name, self.times, self.pool_tokens = name, times, pool_tokens
@@ -48,6 +52,7 @@ class Engine:
         self.used_tokens = 0.0
         self.promised_tokens = 0.0  # set aside for KV that another engine will send
         self.finish_sum = self.retractions = 0
+        self._longest_answer = 0
         self.fresh: list[Request] = []
         self.blocked_by_kv = False
         self._step_s = 0.0  # of the latest decode step
@@ -99,6 +104,7 @@ class Engine:
         """Attention-DP ranks get requests in turn, and each has a cache of its own: to the cache of all of them, a text
         on one rank is another than on the next."""
         request.worker, request.text = self.name, request.arrival.text
+        self._longest_answer = max(self._longest_answer, request.arrival.output_tokens)
         if self.cache is None or request.text is None or (ranks := self.times.layout.attn_dp) == 1:
             return
         self._dealt += 1
@@ -165,12 +171,12 @@ class Engine:
             piece = min(request.todo, budget, self.piece_tokens)
             batch.append((request, piece))
             budget, inputs, slots = budget - piece, inputs - piece, slots - 1
-            room -= request.todo + request.remaining
+            room -= request.todo + min(request.remaining, MOST_NEW_TOKENS)
             if piece < request.todo:
                 longer.append(request)
         while self.waiting and slots > 0 and budget > 0 and inputs > 0 and len(longer) < self.ranks:
             request = self.waiting[0]
-            need = self._look_up(request) + request.todo + request.remaining
+            need = self._look_up(request) + request.todo + min(request.remaining, MOST_NEW_TOKENS)
             # an engine with nothing else to do always takes one request, however long its answer may get
             if need >= room and (batch or self.running):
                 self.blocked_by_kv = True
@@ -188,7 +194,7 @@ class Engine:
 
     def _look_up(self, request: Request) -> int:
         """Finds what is cached of its prompt; how many tokens of that nobody reads yet, and so count as room so far."""
-        text, tokens = request.text, request.arrival.input_tokens
+        text, tokens = request.text, request.text_tokens
         if self.cache is None or text is None:
             return 0
         here = self.cache.matched(text, tokens)
@@ -206,7 +212,7 @@ class Engine:
             use.prompt_tokens += request.arrival.input_tokens
             use.hit_tokens += here
             use.host_hit_tokens += request.from_host
-        use.count(request.arrival.input_tokens, here)
+        use.count(request.text_tokens, here)
         text = request.text
         if not request.cached or self.cache is None or text is None:
             return
@@ -227,7 +233,7 @@ class Engine:
     def _keep(self, request: Request) -> None:
         """What is computed of its prompt can be found by others from now on."""
         if self.cache is not None and request.text is not None:
-            done = min(request.arrival.input_tokens, request.held)
+            done = min(request.text_tokens, request.held)
             if done > request.in_cache:
                 self.cache.extend(request.text, request.in_cache, done)
                 self._now_in_cache(request, done)
@@ -235,7 +241,11 @@ class Engine:
                     self.tier.computed(request.text, done)
 
     def _reserved(self) -> float:
-        return (self.finish_sum - len(self.running) * self.step_number) * self.applied.accept_length * self.share
+        accepted = self.applied.accept_length
+        lacking = self.finish_sum - len(self.running) * self.step_number
+        if self._longest_answer > MOST_NEW_TOKENS:
+            lacking = sum(min(end - self.step_number, MOST_NEW_TOKENS / accepted) for end, _, _ in self.running)
+        return lacking * accepted * self.share
 
     def _prefill(self, batch: list[tuple[Request, int]]) -> list[Request]:
         tokens, pairs, largest = 0, 0.0, 0
@@ -291,7 +301,7 @@ class Engine:
             seen_s += behind_s
             self.streamed_s = seen_s + self.front_end.send_s
             if not request.stays:
-                shared = request.text is not None
+                shared = request.arrival.text is not None
                 computed = request.arrival.input_tokens - (request.first_cached or 0) if shared else 0
                 request.late_s = self.front_end.late_s(len(self.running), self._step_s, computed)
                 request.first_behind_s = behind_s
@@ -315,7 +325,8 @@ class Engine:
         steps = self.running[0][0] - self.step_number
         if steps * growth > free:
             steps = int(free / growth) or 1
-        if steps > RETRY_STEPS and self.waiting and batch < self.applied.running_limit:
+        retried = self.waiting and batch < self.applied.running_limit and (self.keeps_free or not self.blocked_by_kv)
+        if steps > RETRY_STEPS and retried:
             steps = RETRY_STEPS
         # a token's KV is written in the step after it was drawn: the context read is what is held, plus that one
         context = self.used_tokens + batch
@@ -335,7 +346,8 @@ class Engine:
         self.used_tokens += growth * steps
         if self.share > self._least_share:
             self.share = max(self._least_share, self.share - self._share_fall * steps)
-        self.blocked_by_kv = False
+        if self.keeps_free:
+            self.blocked_by_kv = False
         ended = self._endings() if self.running[0][0] <= self.step_number else []
         self.usage.append((self.clock, self.held_tokens))
         return ended
@@ -411,16 +423,16 @@ class Engine:
                 self.tier.computed(text, whole)
         else:
             # nobody asks for it again, but an engine cannot know that
-            left = answer_tokens if text is not None else whole
+            left = whole - in_cache
             cache.add_unshared(left)
             if self.tier is not None:
                 self.tier.computed_unshared(left)
 
     def _retract(self) -> None:
-        """Sends back one after the other until the rest can go on for a while."""
+        """Sends back one after the other until the rest can go on: for the next step, in older releases for a while."""
         order = sorted(self.running, key=self._kept_before)
         while len(order) > 1:
-            if self._free_tokens >= len(order) * RETRACT_STEPS * self.applied.accept_length:
+            if self._free_tokens >= len(order) * self.applied.retract_steps * self.applied.accept_length:
                 break
             finish, _, request = order.pop()
             self._give_up(request, finish)

@@ -36,7 +36,14 @@ from ridgeline.serving.traffic.traffic import (
 from ridgeline.serving.traffic.turns import Again
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.cluster import Front, Replicas, serve
-from ridgeline.serving.twin.disaggregation import DecodeEngine, Disaggregated, KvTransfer, PrefillEngine
+from ridgeline.serving.twin.disaggregation import (
+    DecodeEngine,
+    Disaggregated,
+    KvTransfer,
+    PrefillEngine,
+    Proxied,
+    PullingEngine,
+)
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.mixed import MixedEngine
 from ridgeline.serving.twin.prefix_cache import CacheUse
@@ -218,11 +225,13 @@ def build(
     times_p, plan_p, pool_p = step_time(deployment, lay.prefill, "prefill", calibration, kv_tokens_per_rank)
     times_d, plan_d, pool_d = step_time(deployment, lay.decode, "decode", calibration, kv_tokens_per_rank)
     prefill = [PrefillEngine(f"prefill{n}", times_p, pool_p) for n in range(lay.prefill.dp)]
-    decode = [DecodeEngine(f"decode{n}", times_d, pool_d) for n in range(lay.decode.dp)]
     fabric, gpus = deployment.cluster.fabric, deployment.cluster.node.gpus
     transfer = KvTransfer.between(deployment.model, lay.prefill, fabric, gpus, deployment.settings.page_size)
-    front = Disaggregated(prefill, decode, transfer, deployment.routing)
-    return front, [*prefill, *decode], (plan_p, plan_d)
+    if times_d.applied.pulls_kv:
+        pulling = [PullingEngine(f"decode{n}", times_d, pool_d) for n in range(lay.decode.dp)]
+        return Proxied(prefill, pulling, transfer, deployment.routing), [*prefill, *pulling], (plan_p, plan_d)
+    decode = [DecodeEngine(f"decode{n}", times_d, pool_d) for n in range(lay.decode.dp)]
+    return Disaggregated(prefill, decode, transfer, deployment.routing), [*prefill, *decode], (plan_p, plan_d)
 
 
 def step_time(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.text.table import json_text
+from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.figures import sessions as figures
 from ridgeline.serving.traffic import requests as traffic_requests
 from ridgeline.serving.traffic import traffic as traffic_traffic
@@ -102,7 +103,7 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
         f"  {'latency, ms':<11} {'p50':>10} {'p95':>11} {'p99':>11}   p95, 90%",
         *(_latency(name, result) for name in ("ttft", "itl", "e2e")),
         f"  KV pool     {result.memory[-1].kv_tokens:10,} tokens  {peak:.0%} used at most, "
-        f"{result.retractions} retracted",
+        f"{result.retractions} sent back ({_counter_of_sent_back(result)})",
         *_sessions(result),
         f"  memory      {result.verdict}: {result.memory[-1].reason}",
     ]
@@ -114,6 +115,12 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
     lines += [f"  assumed     {note}" for note in result.assumed]
     lines += [f"  failed      {count:10,} requests: {kind}" for kind, count in s.errors.items()]
     return "\n".join(line for line in lines if line)
+
+
+def _counter_of_sent_back(result: SimulationResult) -> str:
+    """What the engine itself calls them: SGLang retracts, vLLM preempts."""
+    *_, applied = result.engines.values()
+    return engine_named(str(applied["engine"])).metrics.retractions
 
 
 def _engine(role: str, applied: Mapping[str, object]) -> str:

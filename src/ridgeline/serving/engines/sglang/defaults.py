@@ -29,6 +29,8 @@ _GIB = 1024.0
 _DRAFTS_OVERLAP: Version = (0, 5, 11)
 # "Max running requests is reset to 48 for speculative decoding", 0.4.6 to 0.5.23 alike
 _DRAFTED_REQUESTS = 48
+# retract_decode (managers/schedule_batch.py): up to 0.5.1 it makes room for 20 steps, later for the next one
+_RETRACTS_ONE_STEP: Version = (0, 5, 2)
 # supports_mixed_chunk (speculative/spec_info.py): before, and with other algorithms, drafts switch mixed chunks off
 _DRAFTS_MIX: Version = (0, 5, 19)
 _MIXED_DRAFTS = ("", "EAGLE", "NEXTN", "EAGLE3", "DFLASH", "DSPARK")
@@ -110,6 +112,9 @@ class SglangDefaults(EngineDefaults):
     def prefill_graph(self, settings: EngineSettings, model: Model) -> bool:
         # piecewise prefill graphs are on by default since 0.5.10, and exclude MLA and layers that keep a state
         return _since(settings, 0, 5, 10) and not model.attention.mla and not model.state_bytes_per_request
+
+    def retract_steps(self, settings: EngineSettings) -> int:
+        return 1 if _since(settings, *_RETRACTS_ONE_STEP) else 20
 
     def overlaps(self, settings: EngineSettings) -> bool:
         if settings.draft_tokens == 1 or settings.overlap is False:

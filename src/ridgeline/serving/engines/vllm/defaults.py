@@ -1,6 +1,7 @@
 """What vLLM chooses where nobody says, by release, and what its share of a GPU's memory means to us.
 
-`gpu_memory_utilization` is a share of the whole GPU and holds activations too, which vLLM measures when it starts;
+`gpu_memory_utilization` is a share of the whole GPU and holds what a step needs besides, which vLLM measures when it
+starts, with a full chunk and then with the logits of max_num_seqs requests (0.10, gpu_model_runner.profile_run);
 SGLang's fraction, which we use, holds weights and KV.
 """
 
@@ -25,14 +26,13 @@ _WHOLE_PROMPTS_SINCE = (0, 19)
 # The first release that lets merged matrices pass whose parts are no whole FP8 blocks; 0.12 did not, 0.17 does.
 _MERGED_BLOCKS_SINCE = (0, 13)
 _GRAPHS = 512  # sequences that its graphs reach
-# what vLLM takes out of its share besides weights and KV
-_TAKEN_OUT = ("activations", "logits")
 
 
 class VllmDefaults(EngineDefaults):
     current = (0, 32)
     oldest = (0, 8)  # the V1 scheduler came on by default
     least_page = 16
+    finds_sent_back = pulls_kv = True
     host_tier_by_ratio = False
 
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
@@ -81,7 +81,7 @@ def _is_large(gpu: Gpu) -> bool:
 
 def utilization(memory: MemoryPlan, gpu: Gpu) -> float:
     """The share of a GPU within which vLLM finds this plan's KV pool, in whole thousandths."""
-    used = memory.mem_fraction * memory.free_bytes + gpu.memory_bytes - memory.free_bytes + _taken_out(memory)
+    used = memory.mem_fraction * memory.free_bytes + gpu.memory_bytes - memory.free_bytes + memory.profiled_bytes
     return math.floor(1000 * used / gpu.memory_bytes) / 1000
 
 
@@ -90,12 +90,8 @@ def meant(values: Mapping[str, Value], memory: MemoryPlan, gpu: Gpu) -> dict[str
     found = dict(values)
     share, tokens = found.get("gpu_memory_utilization"), found.get("max_num_batched_tokens")
     if is_number(share):
-        kept = float(share) * gpu.memory_bytes - (gpu.memory_bytes - memory.free_bytes) - _taken_out(memory)
+        kept = float(share) * gpu.memory_bytes - (gpu.memory_bytes - memory.free_bytes) - memory.profiled_bytes
         found["mem_fraction_static"] = max(1e-3, kept / memory.free_bytes)
     if tokens is not None:
         found["chunked_prefill_size"] = tokens
     return found
-
-
-def _taken_out(memory: MemoryPlan) -> float:
-    return sum(memory.needs.get(name, 0.0) for name in _TAKEN_OUT)

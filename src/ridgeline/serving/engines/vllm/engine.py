@@ -89,6 +89,7 @@ _METRICS = MetricNames(
     running="vllm:num_requests_running",
     waiting="vllm:num_requests_waiting",
     kv_share="vllm:kv_cache_usage_perc",
+    retractions="vllm:num_preemptions_total",
     made="vllm:generation_tokens_total",
     prompt_tokens="vllm:prompt_tokens_total",
     output_tokens="vllm:generation_tokens_total",

@@ -80,7 +80,8 @@ def metrics_text(engine: str, model: str, counters: Counters, gauges: Gauges) ->
     lines: list[str] = []
     for figure in _GAUGES:
         if name := getattr(names, figure):
-            lines += [f"# TYPE {name} gauge", f"{name}{{{labels}}} {getattr(gauges, figure):.10g}"]
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# TYPE {name} {kind}", f"{name}{{{labels}}} {getattr(gauges, figure):.10g}"]
     # counted as tokens are made, where other counters wait for the end of an answer
     counted = {names.made: gauges.made}
     for figure in _COUNTERS:

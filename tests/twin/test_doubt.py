@@ -1,0 +1,94 @@
+"""Rows that cannot be what they say they are, on made ones: Llama-70B on H100 as vLLM would serve it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout, disaggregated
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import load_model
+
+
+@pytest.fixture(scope="module")
+def doubt() -> Iterator[ModuleType]:
+    """The scripts of benchmarks/twin import each other by name."""
+    folder = str(Path(__file__).parents[2] / "benchmarks" / "twin")
+    sys.path.append(folder)
+    yield import_module("doubt")
+    sys.path.remove(folder)
+
+
+def seen(doubt: ModuleType, line: int, layout: Layout, **figures: Any) -> Any:
+    settings = parse_engine("vllm:0.10", EngineSettings())
+    deployment = Deployment(load_model("llama-70b"), make_cluster("h100", layout.nodes, 8), layout, settings)
+    plain = {"prompt": 10_000.0, "answer": 1000.0, "users": 8.0, "tpot_ms": 25.0, "ttft_ms": 2000.0}
+    return doubt.Seen("made", f"row {line}", line, deployment, **{**plain, **figures})
+
+
+def kinds(doubt: ModuleType, *rows: Any) -> list[tuple[int, str]]:
+    return [(found.seen.line, found.kind) for found in doubt.doubts(rows)]
+
+
+def tp(ranks: int, copies: int = 1) -> Layout:
+    return Layout(ranks, dp=copies, nodes=-(-ranks * copies // 8))
+
+
+def test_a_plausible_row_is_not_doubted(doubt: ModuleType) -> None:
+    assert kinds(doubt, seen(doubt, 2, tp(4))) == []
+
+
+def test_a_token_takes_as_long_as_its_weights_take_to_read(doubt: ModuleType) -> None:
+    """141 GB over four GPUs of 3.35 TB/s are 10.5 ms, without drafts."""
+    fast, drafted = seen(doubt, 2, tp(4), tpot_ms=9.9, ttft_ms=700.0, users=1.0), seen(doubt, 3, tp(4), tpot_ms=9.9)
+    settings = replace(drafted.deployment.settings, draft_tokens=3)
+    drafted = replace(drafted, deployment=replace(drafted.deployment, settings=settings))
+    assert kinds(doubt, fast, drafted) == [(2, "faster than the memory")]
+    assert "TPOT 9.9 ms" in str(doubt.doubts([fast])[0]) and "line 2" in str(doubt.doubts([fast])[0])
+
+
+def test_a_prompt_takes_as_long_as_its_products(doubt: ModuleType) -> None:
+    """10,000 tokens of 70.6 billion weights are 1.4 PFLOP: 350 ms on four GPUs of 990 TFLOP/s."""
+    fast = seen(doubt, 2, tp(4), ttft_ms=300.0)
+    assert kinds(doubt, fast) == [(2, "faster than the tensor cores")]
+    assert kinds(doubt, replace(fast, cached=True), replace(fast, line=3, ttft_ms=380.0)) == []
+    assert kinds(doubt, seen(doubt, 4, tp(4), requests_s=3.5, ttft_ms=0.0)) == [
+        (4, "faster than the tensor cores"), (4, "more KV than memory")]  # fmt: skip
+
+
+def test_figures_of_another_configuration_are_named_on_both_rows(doubt: ModuleType) -> None:
+    layouts = [disaggregated(tp(4, prefill), tp(4, 4 - prefill)) for prefill in (1, 2, 3)]
+    one, same, other = (seen(doubt, line, layout) for line, layout in enumerate(layouts, 2))
+    close, far = replace(same, tpot_ms=25.02), replace(other, tpot_ms=25.3)
+    assert kinds(doubt, one, close, far) == [
+        (2, "another configuration's figures"),
+        (3, "another configuration's figures"),
+    ]
+    assert kinds(doubt, one, replace(one, line=5)) == [], "a run again of the same"
+    assert kinds(doubt, one, replace(close, users=16.0)) == []
+
+
+def test_requests_past_their_first_token_need_room(doubt: ModuleType) -> None:
+    """Four GPUs hold 46 requests of 10,500 tokens at vLLM's share, 51 at 0.95."""
+    rows = [seen(doubt, line, tp(4), requests_s=rate, tpot_ms=50.0) for line, rate in ((2, 0.9), (3, 1.0), (4, 1.4))]
+    assert kinds(doubt, *rows) == [(3, "another memory share"), (4, "more KV than memory")]
+
+
+def test_more_ranks_that_decode_a_single_request_more_slowly_are_doubted_in_all_rows(doubt: ModuleType) -> None:
+    single = {"users": 1.0, "ttft_ms": 700.0}
+    four, eight = seen(doubt, 2, tp(4), tpot_ms=20.0, **single), seen(doubt, 3, tp(8), tpot_ms=25.8, **single)
+    loaded = seen(doubt, 4, tp(8), users=32.0, tpot_ms=39.4)
+    assert kinds(doubt, four, eight, loaded) == [
+        (3, "more ranks slower than fewer"),
+        (4, "more ranks slower than fewer"),
+    ]
+    assert kinds(doubt, four, replace(eight, tpot_ms=16.0), loaded) == []
