@@ -242,7 +242,7 @@ class Engine:
 
     def _reserved(self) -> float:
         accepted = self.applied.accept_length
-        lacking = self.finish_sum - len(self.running) * self.step_number
+        lacking: float = self.finish_sum - len(self.running) * self.step_number
         if self._longest_answer > MOST_NEW_TOKENS:
             lacking = sum(min(end - self.step_number, MOST_NEW_TOKENS / accepted) for end, _, _ in self.running)
         return lacking * accepted * self.share
