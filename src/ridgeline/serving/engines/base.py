@@ -156,8 +156,11 @@ class MetricNames:
     ttft: str = ""  # histograms, in seconds
     e2e: str = ""
     itl: str = ""  # between two tokens of an answer
+    prompt_lengths: str = ""  # histograms, in tokens, counted when an answer is finished
+    output_lengths: str = ""
     live: tuple[str, ...] = ()  # whose sum counts tokens as they come out
     progress: tuple[str, ...] = ()  # and what else grows only while a server works
+    former: tuple[tuple[str, str], ...] = ()  # what an older release called them, and what they are called now
 
 
 def figures_of_page(text: str) -> dict[str, float]:

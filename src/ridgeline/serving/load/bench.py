@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -143,6 +145,7 @@ class BenchResult(Shown):
     sessions: SessionSummary | None = None
     cache_hits: tuple[CacheHits, ...] = ()
     server: Mapping[str, object] = field(default_factory=dict)  # what it said of itself: engine, release, settings
+    at_s: float | None = None  # when it began, on the clock on the wall
 
     @property
     def void(self) -> bool:
@@ -165,6 +168,11 @@ class BenchResult(Shown):
             "url": plan.endpoint.url,
             "api": plan.endpoint.interface,
             "model": self.model,
+            **(
+                {}
+                if self.at_s is None
+                else {"at": datetime.fromtimestamp(self.at_s, UTC).isoformat(timespec="seconds")}
+            ),
             "load": _describe_load(plan) | _session_rules(plan),
             "traffic": {
                 "dataset": dataset_of(plan.traffic),
@@ -204,8 +212,9 @@ def bench(plan: BenchPlan) -> BenchResult:
         notes.append(f"cache warm-up: {sum(r.ok for r in sent.records)} of {len(first)} first requests were answered")
     timeout_s = min(10.0, plan.timeout_s)
     before = counters_of(plan.endpoint, server, timeout_s) if assignment.turns else {}
+    at_s = time.time()
     out = _send(assignment, plan.workers)
-    result = _result(plan, server, out)
+    result = replace(_result(plan, server, out), at_s=at_s)
     if not assignment.turns:
         return result
     hits = (

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ class BenchRun:
     max_tokens: int | None = None  # that answers of the recipe were cut to
     sessions: SessionLoad | None = None  # where turns waited for answers; `concurrency` and `rate_s` count sessions
     flaw: str = ""
+    at_s: float | None = None  # when it began, on the clock on the wall
 
 
 def _number(value: Any) -> float | None:
@@ -112,6 +114,15 @@ def _number(value: Any) -> float | None:
 def _count(value: Any) -> int:
     found = _number(value)
     return int(found) if found is not None and found > 0 else 0
+
+
+def _when(value: object) -> float | None:
+    """2026-11-19T10:30:00+00:00, or 20261119-103000 in local time, which vLLM writes when a run is over."""
+    text = re.sub(r"^(\d{8})-", r"\1T", str(value))
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _dict(value: object) -> _Document:
@@ -239,6 +250,7 @@ def _ridgeline_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
         max_tokens=_count(traffic.get("max_tokens")) or None,
         sessions=_session_load(load, traffic),
         flaw=str(document.get("why") or "the load generator did not keep up") if document.get("void") else "",
+        at_s=_when(document.get("at")),
     )
 
 
@@ -325,6 +337,7 @@ def _serving_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
         failed=max(0, asked - _count(document.get("completed"))),
         rows=rows,
         server={**({"engine": engine} if engine else {}), **_dict(said)},
+        at_s=_when(document.get("date")),
     )
 
 

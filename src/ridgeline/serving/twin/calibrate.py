@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,6 +14,9 @@ from ridgeline.serving.twin.calibration import NAMES, Calibration, Factors, Vali
 from ridgeline.serving.twin.fit import RUN_NOISE, FactorFit, FitObservation, fit
 from ridgeline.serving.twin.log_steps import observations, read_run
 from ridgeline.serving.twin.measured import METRICS, Measured, read_rows
+from ridgeline.serving.twin.metrics_pages import is_pages
+from ridgeline.serving.twin.metrics_windows import read_windows
+from ridgeline.serving.twin.over_time import Sitting, over_time
 from ridgeline.serving.twin.reach import at_once
 from ridgeline.serving.twin.served_runs import StatedServer, load_of, read_served_runs
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
@@ -27,10 +31,14 @@ _OTHER_LOAD = 1.5
 class _MeasuredFile:
     """What one file says: points for the fit, the settings they were measured on, and remarks for the user."""
 
-    points: tuple[FitObservation, ...]
+    sittings: tuple[Sitting, ...]
     rows: tuple[Measured, ...] = ()
     logged: tuple[ValidatedSetting, ...] = ()
     remarks: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> list[FitObservation]:
+        return [point for sitting in self.sittings for point in sitting.points]
 
 
 def calibrate(
@@ -40,14 +48,19 @@ def calibrate(
     gpu: str | None = None,
     engine: str | None = None,
     server_flags: str = "",
+    before: Calibration | None = None,
 ) -> FactorFit:
-    """Factors of the site that these files come from: SGLang logs, CSV files of measured rows, results of benches.
+    """Factors of the site that these files come from: SGLang logs, CSV files of measured rows, results of benches,
+    pages of metrics.
 
     `model` and `gpu` stand in where a file does not say, and `engine` with its release, which no log says;
-    `server_flags` are those of a bench's server.
+    `server_flags` are those of a bench's server. `before` is the calibration to compare the new one with.
     """
     if not paths:
-        raise InputError("nothing to calibrate from; give --from with one or more logs, CSV files or bench results")
+        raise InputError(
+            "nothing to calibrate from; give --from with one or more logs, CSV files or bench results, or --metrics "
+            "with the address of a server"
+        )
     stated = StatedServer(model, gpu, engine, server_flags)
     found = [_evidence(path, stated) for path in paths]
     points = [point for each in found for point in each.points]
@@ -59,14 +72,35 @@ def calibrate(
     scenes = [scene for each in found for scene in each.logged]
     scenes += [_scene(row, fitted.calibration) for each in found for row in each.rows]
     calibration = replace(fitted.calibration, scope=merged(scenes))
-    remarks = dict.fromkeys(remark for each in found for remark in each.remarks)
-    return replace(fitted, calibration=calibration, remarks=(*remarks, *_one_load(calibration.scope, found)))
+    remarks = [
+        *dict.fromkeys(remark for each in found for remark in each.remarks),
+        *_one_load(calibration.scope, found),
+    ]
+    if before is not None and (other := _elsewhere(before, calibration)):
+        before, remarks = None, [*remarks, other]
+    sittings = [sitting for each in found for sitting in each.sittings]
+    compared = len(sittings) > 1 or before is not None
+    seen = over_time(sittings, before, calibration.factors) if compared else None
+    return replace(fitted, calibration=calibration, remarks=tuple(remarks), over_time=seen)
+
+
+def _elsewhere(before: Calibration, now: Calibration) -> str:
+    """Why the calibration before can't be compared; empty: it can."""
+    there, here = ({(s.gpu, s.engine) for s in each.scope} for each in (before, now))
+    if not there or not here or there & here:
+        return ""
+    gpu, engine = min(there)
+    return f"the calibration before was measured on {gpu.upper()} with {engine}: not compared"
 
 
 def _evidence(path: Path, stated: StatedServer) -> _MeasuredFile:
     if path.suffix.lower() == ".csv":
         rows = [row for row in read_rows(path, model=stated.model, gpu=stated.gpu) if row.result == "ok"]
-        return _of_rows([row for row in rows if row.values])
+        points = tuple(point for row in rows if row.values for point in row_observations(row))
+        return _MeasuredFile((Sitting(path.name, None, points),), tuple(row for row in rows if row.values))
+    if is_pages(path):
+        windows, left_out = read_windows(path, stated)
+        return replace(_of_rows(windows), remarks=tuple(left_out))
     if path.is_dir() or _is_json(path):
         runs = read_served_runs(path, stated)
         return replace(_of_rows(runs), remarks=tuple(f"{run.source}: {run.note}" for run in runs if run.note))
@@ -77,11 +111,13 @@ def _evidence(path: Path, stated: StatedServer) -> _MeasuredFile:
     unnamed = (
         f"{path.name}: a log does not name its release, taken as {scene.release}; give --engine {scene.engine}:RELEASE"
     )
-    return _MeasuredFile(tuple(observations(run)), logged=(scene,), remarks=() if named else (unnamed,))
+    sitting = Sitting(path.name, None, tuple(observations(run)))
+    return _MeasuredFile((sitting,), logged=(scene,), remarks=() if named else (unnamed,))
 
 
 def _of_rows(rows: Sequence[Measured]) -> _MeasuredFile:
-    return _MeasuredFile(tuple(point for row in rows for point in row_observations(row)), tuple(rows))
+    sittings = (Sitting(Path(row.source).name, row.at_s, tuple(row_observations(row))) for row in rows)
+    return _MeasuredFile(tuple(sittings), tuple(rows))
 
 
 def _scene(row: Measured, calibration: Calibration) -> ValidatedSetting:
@@ -136,7 +172,7 @@ def _observation(
     def predict(factors: Factors) -> float:
         return max(1e-9, METRICS[metric](run(factors)) or 1e-9)
 
-    noise = TTFT_NOISE if _first_token(metric) else RUN_NOISE
+    noise = math.hypot(TTFT_NOISE if _first_token(metric) else RUN_NOISE, row.noise.get(metric, 0.0))
     of_one_phase = metric.startswith(("ttft", "tpot", "itl"))
     return FitObservation(f"{row.source} {metric}", value, predict, noise, weight, of_one_phase)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -37,6 +37,7 @@ METRICS: dict[str, Callable[[SimulationResult], float | None]] = {
     "ttft_p50_s": lambda r: r.summary.ttft_ms.p50 / 1000 if r.summary.ttft_ms else None,
     "ttft_p95_s": lambda r: r.summary.ttft_ms.p95 / 1000 if r.summary.ttft_ms else None,
     "tpot_mean_s": lambda r: r.summary.tpot_ms.mean / 1000 if r.summary.tpot_ms else None,
+    "itl_mean_s": lambda r: r.summary.itl_ms.mean / 1000 if r.summary.itl_ms else None,
     "itl_p50_s": lambda r: r.summary.itl_ms.p50 / 1000 if r.summary.itl_ms else None,
     "itl_p95_s": lambda r: r.summary.itl_ms.p95 / 1000 if r.summary.itl_ms else None,
 }
@@ -51,7 +52,7 @@ _LEFT_OUT = ("", "default", "-", "none")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One row. `values` holds the metrics it gives."""
+    """One row. `values` holds the metrics it gives, `noise` what makes them less sure than a run's, as a logarithm."""
 
     source: str
     deployment: Deployment
@@ -59,6 +60,8 @@ class Measured:
     values: Mapping[str, float]
     result: str = "ok"
     note: str = ""
+    noise: Mapping[str, float] = field(default_factory=dict)
+    at_s: float | None = None  # when, on the clock on the wall
 
 
 def read_rows(

@@ -91,7 +91,8 @@ def _unfit(run: BenchRun) -> str:
     return ""
 
 
-def _row(run: BenchRun, stated: StatedServer) -> Measured:
+def deployment_of(run: BenchRun, stated: StatedServer) -> Deployment:
+    """The server that was loaded; InputError where neither the result nor the user says what is needed."""
     values = dict(_settings(run, stated))
     if role_of(values) != "both":
         raise InputError(
@@ -104,8 +105,12 @@ def _row(run: BenchRun, stated: StatedServer) -> Measured:
     nodes = values.get("nnodes")
     layout = layout_of(values, nodes if isinstance(nodes, int) else 1, None)
     cluster = make_cluster(stated.gpu, layout.nodes, layout.gpus_per_node)
-    deployment = Deployment(model_of(_model(run, stated), values), cluster, layout, settings_of(values, engine))
-    return Measured(run.source, deployment, _traffic(run), _values(run), note=_note(run))
+    return Deployment(model_of(_model(run, stated), values), cluster, layout, settings_of(values, engine))
+
+
+def _row(run: BenchRun, stated: StatedServer) -> Measured:
+    found = deployment_of(run, stated)
+    return Measured(run.source, found, _traffic(run), _values(run), note=_note(run), at_s=run.at_s)
 
 
 def _values(run: BenchRun) -> dict[str, float]:
@@ -253,5 +258,7 @@ def load_of(row: Measured) -> str:
     if isinstance(pace, ClosedLoop):
         return f"{pace.concurrency} at once"
     arrivals = row.traffic.arrivals()
+    if isinstance(pace, AsRecorded) and pace.closed:
+        return f"{sum(not arrival.after for arrival in arrivals)} at once"
     lasts_s = max(a.at_s for a in arrivals)
     return f"{len(arrivals) / lasts_s:.3g} requests/s" if lasts_s > 0 else f"{len(arrivals)} at once"

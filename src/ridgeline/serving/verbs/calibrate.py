@@ -4,33 +4,54 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ridgeline.cli.text.table import json_text
+from ridgeline.cli.text.table import aligned, json_text
 from ridgeline.errors import InputError
+from ridgeline.records.expression import parse_duration
+from ridgeline.serving.load import scrape as load_scrape
 from ridgeline.serving.twin import calibrate as twin_calibrate
 from ridgeline.serving.twin import calibration
 from ridgeline.serving.verbs import options as option
 
 if TYPE_CHECKING:
-    from ridgeline.serving.twin.calibration import ValidatedSetting
+    from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting
     from ridgeline.serving.twin.fit import FactorFit, FactorUncertainty
+    from ridgeline.serving.twin.over_time import OverTime
 
 
 @dataclass(frozen=True)
 class CalibrateArguments:
     """Files that were measured, and what they do not say themselves."""
 
-    sources: Annotated[
-        list[Path], typer.Option("--from", help="SGLang logs, CSV files of measured rows, or bench results (JSON).")
-    ]
     out: Annotated[Path, typer.Option(help="The calibration file to write.")]
-    more: Annotated[list[Path] | None, typer.Argument(help="Further files.")] = None
+    more: Annotated[list[Path] | None, typer.Argument(help="Files, as with --from.")] = None
+    sources: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from", help="SGLang logs, CSV files of measured rows, bench results (JSON), or scraped metrics."
+        ),
+    ] = None
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A server under load: scrape its /metrics, and keep the pages beside --out."),
+    ] = None
+    every: Annotated[str, typer.Option(help="--metrics: time between two looks.")] = "30s"
+    lasting: Annotated[str, typer.Option("--for", help="--metrics: how long to scrape.")] = "10m"
+    key: Annotated[
+        str | None, typer.Option(envvar="RIDGELINE_API_KEY", help="--metrics: API key, sent as a bearer token.")
+    ] = None
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="The calibration to compare the new one with; default: what --out held."),
+    ] = None
     model: Annotated[str | None, typer.Option(help="Preset or config.json, if a file does not name it.")] = None
     gpu: Annotated[str | None, typer.Option(help="The GPU, if a file does not name it.")] = None
     engine: Annotated[
@@ -51,24 +72,52 @@ class CalibrateArguments:
 
 @option.takes(CalibrateArguments)
 def calibrate(asked: CalibrateArguments) -> None:
-    """Fit the twin's factors to logs, measured rows or benchmark results, and write them to a file.
+    """Fit the twin's factors to logs, measured rows, benchmark results or a server's metrics, and write them to a file.
 
-    Benchmark results are those of `ridgeline bench` and of the tools that `ridgeline twin import` reads.
+    Benchmark results are those of `ridgeline bench` and of the tools that `ridgeline twin import` reads. From several,
+    of some hours, it says whether the server became slower.
 
     Example: ridgeline twin calibrate --from server.log --model llama-8b --gpu h200 --out calibration.json
     """
     if os.path.isdir(asked.out):  # noqa: PTH112  pathlib raises for names no file can have
         raise InputError(f"--out {asked.out} is a folder; name the file to write, such as {asked.out / 'site.json'}")
+    before = _before(asked)
+    sources = [*(asked.sources or ()), *(asked.more or ())]
     fit = twin_calibrate.calibrate(
-        [*asked.sources, *(asked.more or ())],
+        [*sources, *([_scraped(asked)] if asked.metrics else [])],
         model=asked.model,
         gpu=asked.gpu,
         engine=asked.engine,
         server_flags=asked.server_flags,
+        before=before,
     )
     with option.writing("--out", asked.out):
         calibration.write_calibration(fit.calibration, asked.out)
     print(json_text({**fit.as_json(), "out": str(asked.out)}) if asked.as_json else calibration_text(fit, asked.out))
+
+
+def _before(asked: CalibrateArguments) -> Calibration | None:
+    """What is named, or what --out still holds if that is a calibration."""
+    if asked.calibration is not None:
+        return calibration.read_calibration(asked.calibration)
+    try:
+        return calibration.read_calibration(asked.out)
+    except InputError:
+        return None
+
+
+def _scraped(asked: CalibrateArguments) -> Path:
+    """A file of pages beside --out; one of each time, so that hours can be given together."""
+    try:
+        every_s, lasts_s = parse_duration(asked.every), parse_duration(asked.lasting)
+    except ValueError as error:
+        raise InputError(f"--every {asked.every} --for {asked.lasting}: {error}") from None
+    file = asked.out.with_name(f"{asked.out.stem}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.metrics")
+    print(f"scraping {asked.metrics} every {asked.every} for {asked.lasting} into {file}", file=sys.stderr)
+    with option.writing("--out", file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        load_scrape.scrape(asked.metrics or "", file, every_s=every_s, lasts_s=lasts_s, key=asked.key)
+    return file
 
 
 _MOST = 6  # doubtful points and measured settings that are named
@@ -85,17 +134,49 @@ def calibration_text(fit: FactorFit, out: Path) -> str:
     return "\n".join(
         [
             f"{c.points} point{'' if c.points == 1 else 's'} from {', '.join(c.sources)}",
-            "  " + "   ".join(f"{name} {value:.2f}" for name, value in c.factors.as_json().items()),
+            f"  {_factors(c)}",
+            *([f"  before: {_factors(o.before)}"] if (o := fit.over_time) and o.before else []),
             f"  leave-one-out error, median  {c.leave_one_out or 0:.1%}",
             f"  expect a new setting within {low - 1:+.0%} and {high - 1:+.0%} of the prediction, 9 times of 10",
             *_learned_lines(fit.learned),
             *_scope_lines(c.scope),
+            *(_over_time_lines(fit.over_time) if fit.over_time else []),
             *(f"  note: {remark}" for remark in fit.remarks),
             *(f"  doubtful: {p.name}, {math.expm1(p.left_out):+.0%} from what the others say" for p in doubted[:_MOST]),
             *([f"  and {len(doubted) - _MOST} more"] if len(doubted) > _MOST else []),
             f"written to {out}",
         ]
     )
+
+
+def _factors(c: Calibration) -> str:
+    return "   ".join(f"{name} {value:.2f}" for name, value in c.factors.as_json().items())
+
+
+def _over_time_lines(seen: OverTime) -> list[str]:
+    """Each sitting by the old calibration and by the new, and whether one calibration holds for all."""
+    old = "before" if seen.before else "priors"
+    head = ("predicted / measured", "", "per token", "", "first token", "")
+    columns = ("", "began", old, "new", old, "new")
+    rows = [
+        (
+            r.name,
+            r.at,
+            *("-" if x is None else f"{x:.2f}" for x in (r.old, r.new, r.old_first_token, r.new_first_token)),
+        )
+        for r in seen.ratios
+    ]
+    lines = aligned([head, columns, *rows], left=(0, 1))
+    lines += [f"  {trend}" for trend in seen.trends]
+    if len(seen.untimed) > 1 and not seen.trends:
+        lines.append(f"  {', '.join(seen.untimed[:_MOST])} don't say when they were measured: no drift is looked for")
+    if seen.drifted:
+        last = [r.name for r in seen.ratios if r.at][-1]
+        lines.append(
+            f"  one calibration doesn't hold for all of these: fit the latest alone (--from {last}), and look for what "
+            "changed on the server: clocks and temperature of its GPUs, its release, others on its node"
+        )
+    return lines
 
 
 def _learned_lines(learned: Sequence[FactorUncertainty]) -> list[str]:

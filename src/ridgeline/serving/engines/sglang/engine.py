@@ -103,6 +103,8 @@ _METRICS = MetricNames(
     ttft="sglang:time_to_first_token_seconds",
     e2e="sglang:e2e_request_latency_seconds",
     itl="sglang:inter_token_latency_seconds",
+    prompt_lengths="sglang:prompt_tokens_histogram",  # with --collect-tokens-histogram
+    output_lengths="sglang:generation_tokens_histogram",
     # An answer's tokens are counted when it is finished: one of minutes would look like a hang, but for the gaps
     # between its tokens, which are counted as they happen.
     live=("sglang:time_to_first_token_seconds_count", "sglang:inter_token_latency_seconds_count"),

@@ -99,9 +99,16 @@ _METRICS = MetricNames(
     ttft="vllm:time_to_first_token_seconds",
     e2e="vllm:e2e_request_latency_seconds",
     itl="vllm:inter_token_latency_seconds",
+    prompt_lengths="vllm:request_prompt_tokens",
+    output_lengths="vllm:request_generation_tokens",
     live=("vllm:generation_tokens_total",),
     # A prompt is counted when all of it is done; the share of the KV pool that is used moves with each piece of it.
     progress=("vllm:prompt_tokens_total", "vllm:time_to_first_token_seconds_count"),
+    former=(
+        ("vllm:time_per_output_token_seconds", "vllm:inter_token_latency_seconds"),
+        ("vllm:gpu_prefix_cache_hits_total", "vllm:prefix_cache_hits_total"),
+        ("vllm:gpu_prefix_cache_queries_total", "vllm:prefix_cache_queries_total"),
+    ),
 )
 
 
