@@ -16,7 +16,7 @@ from ridgeline.serving.twin.log_steps import observations, read_run
 from ridgeline.serving.twin.measured import METRICS, Measured, read_rows
 from ridgeline.serving.twin.metrics_pages import is_pages
 from ridgeline.serving.twin.metrics_windows import read_windows
-from ridgeline.serving.twin.over_time import Sitting, over_time
+from ridgeline.serving.twin.over_time import OverTime, Sitting, over_time
 from ridgeline.serving.twin.reach import at_once
 from ridgeline.serving.twin.served_runs import StatedServer, load_of, read_served_runs
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
@@ -41,6 +41,17 @@ class _MeasuredFile:
         return [point for sitting in self.sittings for point in sitting.points]
 
 
+@dataclass(frozen=True, slots=True)
+class SiteFit(FactorFit):
+    """The fit, and each sitting beside it and the calibration before, where there was one or were several."""
+
+    over_time: OverTime | None = None
+
+    def as_json(self) -> dict[str, object]:
+        seen = {} if self.over_time is None else {"over_time": self.over_time.as_json()}
+        return FactorFit.as_json(self) | seen
+
+
 def calibrate(
     paths: Sequence[Path],
     *,
@@ -49,7 +60,7 @@ def calibrate(
     engine: str | None = None,
     server_flags: str = "",
     before: Calibration | None = None,
-) -> FactorFit:
+) -> SiteFit:
     """Factors of the site that these files come from: SGLang logs, CSV files of measured rows, results of benches,
     pages of metrics.
 
@@ -70,7 +81,8 @@ def calibrate(
         )
     fitted = fit(points, [path.name for path in paths])
     scenes = [scene for each in found for scene in each.logged]
-    scenes += [_scene(row, fitted.calibration) for each in found for row in each.rows]
+    served = {row.source: _scene(row, fitted.calibration) for each in found for row in each.rows}
+    scenes += served.values()
     calibration = replace(fitted.calibration, scope=merged(scenes))
     remarks = [
         *dict.fromkeys(remark for each in found for remark in each.remarks),
@@ -80,8 +92,9 @@ def calibrate(
         before, remarks = None, [*remarks, other]
     sittings = [sitting for each in found for sitting in each.sittings]
     compared = len(sittings) > 1 or before is not None
-    seen = over_time(sittings, before, calibration.factors) if compared else None
-    return replace(fitted, calibration=calibration, remarks=tuple(remarks), over_time=seen)
+    loads = {source: scene.most for source, scene in served.items()}
+    seen = over_time(sittings, loads, before, calibration.factors) if compared else None
+    return SiteFit(calibration, fitted.points, fitted.learned, tuple(remarks), seen)
 
 
 def _elsewhere(before: Calibration, now: Calibration) -> str:
@@ -116,7 +129,7 @@ def _evidence(path: Path, stated: StatedServer) -> _MeasuredFile:
 
 
 def _of_rows(rows: Sequence[Measured]) -> _MeasuredFile:
-    sittings = (Sitting(Path(row.source).name, row.at_s, tuple(row_observations(row))) for row in rows)
+    sittings = (Sitting(row.source, row.at_s, tuple(row_observations(row))) for row in rows)
     return _MeasuredFile(tuple(sittings), tuple(rows))
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
 
-    from ridgeline.serving.twin.over_time import OverTime
-
     Array = NDArray[float64]
 
 _ITERATIONS = 6
@@ -94,7 +92,6 @@ class FactorFit:
     points: tuple[FitPoint, ...]
     learned: tuple[FactorUncertainty, ...] = ()
     remarks: tuple[str, ...] = ()  # what the user should know of the evidence
-    over_time: OverTime | None = None  # where there was a calibration before, or more than one sitting
 
     def as_json(self) -> dict[str, object]:
         learned = {
@@ -105,7 +102,6 @@ class FactorFit:
             "fitted": plain(self.points),
             "learned": learned,
             "remarks": list(self.remarks),
-            **({} if self.over_time is None else {"over_time": self.over_time.as_json()}),
         }
 
 

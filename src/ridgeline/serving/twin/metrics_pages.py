@@ -1,4 +1,4 @@
-"""Pages of a server's Prometheus metrics with the times at which they were read.
+"""MetricsPages of a server's Prometheus metrics with the times at which they were read.
 
 A file holds pages one after the other, each under a line `# scraped 2026-11-19T10:30:00Z`, as `ridgeline twin calibrate
 --metrics` and a loop around curl leave them, or the answer of Prometheus to a range query (`/api/v1/query_range`).
@@ -28,7 +28,7 @@ Figure = tuple[str, float]  # a name, and the upper edge of a bucket
 
 
 @dataclass
-class Page:
+class MetricsPage:
     """One look at a server: every figure summed over its labels, and the models and servers that these name."""
 
     at_s: float
@@ -46,11 +46,11 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class MetricsPages:
     """Of one file, as they come in it. `server` is what the server said of itself, where that was kept."""
 
     source: str
-    pages: tuple[Page, ...]
+    pages: tuple[MetricsPage, ...]
     server: Mapping[str, Any]
 
     def named(self, label: str) -> list[str]:
@@ -66,19 +66,19 @@ def is_pages(path: Path) -> bool:
     return start.startswith((b"# scraped", b"# server", b"# HELP", b"# TYPE")) or b'"resultType"' in start
 
 
-def read_pages(path: Path) -> Pages:
+def read_pages(path: Path) -> MetricsPages:
     """InputError where a time or an answer of Prometheus can't be read."""
     try:
         text = read_regular(path).decode(errors="replace")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a file of scraped metrics") from None
     if text.lstrip().startswith("{"):
-        return Pages(str(path), tuple(_of_range(_parsed(text), path)), {})
+        return MetricsPages(str(path), tuple(_of_range(_parsed(text), path)), {})
     server: Mapping[str, Any] = {}
-    pages: list[Page] = []
+    pages: list[MetricsPage] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if line.startswith(SCRAPED):
-            pages.append(Page(_time(line.removeprefix(SCRAPED).strip(), f"{path}:{number}")))
+            pages.append(MetricsPage(_time(line.removeprefix(SCRAPED).strip(), f"{path}:{number}")))
         elif line.startswith(SERVER):
             server = _parsed(line.removeprefix(SERVER))
         elif (found := _SAMPLE.fullmatch(line)) is not None:
@@ -88,7 +88,7 @@ def read_pages(path: Path) -> Pages:
                     "before each page, or let `ridgeline twin calibrate --metrics URL` scrape the server"
                 )
             pages[-1].add(found[1], dict(_LABEL.findall(found[2] or "")), found[3])
-    return Pages(str(path), tuple(pages), server)
+    return MetricsPages(str(path), tuple(pages), server)
 
 
 def _time(text: str, where: str) -> float:
@@ -106,13 +106,13 @@ def _parsed(text: str) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def _of_range(document: Mapping[str, Any], path: Path) -> Iterator[Page]:
-    pages: dict[float, Page] = {}
+def _of_range(document: Mapping[str, Any], path: Path) -> Iterator[MetricsPage]:
+    pages: dict[float, MetricsPage] = {}
     try:
         for series in document["data"]["result"]:
             labels = {str(name): str(value) for name, value in series["metric"].items()}
             for at, value in series["values"]:
-                pages.setdefault(float(at), Page(float(at))).add(labels.get("__name__", ""), labels, value)
+                pages.setdefault(float(at), MetricsPage(float(at))).add(labels.get("__name__", ""), labels, value)
     except (KeyError, TypeError, ValueError, AttributeError):
         raise InputError(
             f"{path}: not an answer of Prometheus to a range query; ask /api/v1/query_range for "

@@ -29,7 +29,7 @@ from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop, Traffic
 from ridgeline.serving.twin.fit import RUN_NOISE
 from ridgeline.serving.twin.measured import METRICS, Measured
-from ridgeline.serving.twin.metrics_pages import PLAIN, Figure, Pages, read_pages
+from ridgeline.serving.twin.metrics_pages import PLAIN, Figure, MetricsPages, read_pages
 from ridgeline.serving.twin.served_runs import StatedServer, deployment_of
 from ridgeline.serving.twin.simulate import simulate
 from ridgeline.stats.wording import count
@@ -133,7 +133,7 @@ def read_windows(path: Path, stated: StatedServer) -> tuple[list[Measured], list
     return rows, [f"{path.name}: {what}" for what in dict.fromkeys(left_out)]
 
 
-def _engine(pages: Pages) -> ServingEngine:
+def _engine(pages: MetricsPages) -> ServingEngine:
     """Whose pages these are."""
     homes = [home for home in map(engine_named, catalog.names("engines")) if home.metrics.itl]
     seen = {name for page in pages.pages for name, _ in page.figures}
@@ -153,7 +153,7 @@ def _engine(pages: Pages) -> ServingEngine:
     return found
 
 
-def _windows(pages: Pages, names: MetricNames, left_out: list[str]) -> list[Window]:
+def _windows(pages: MetricsPages, names: MetricNames, left_out: list[str]) -> list[Window]:
     """By hour and load, of stretches in which the load was steady."""
     loaded = list(_loaded(pages, names, left_out))
     loads = [0.0, *(stretch.under_way(names) for stretch in loaded), 0.0]
@@ -172,13 +172,13 @@ def _windows(pages: Pages, names: MetricNames, left_out: list[str]) -> list[Wind
         left_out.append(f"{count(unsteady, 'interval')} with a load unlike those before and after: not fitted")
     if late:
         left_out.append(
-            f"{count(late, 'interval')} in which first tokens took above {_LATE:.0%} of it: not fitted; look less often "
-            "(--every), or load it less"
+            f"{count(late, 'interval')} in which first tokens took above {_LATE:.0%} of it: not fitted; look less "
+            "often (--every), or load it less"
         )
     return list(found.values())
 
 
-def _loaded(pages: Pages, names: MetricNames, left_out: list[str]) -> Iterator[Window]:
+def _loaded(pages: MetricsPages, names: MetricNames, left_out: list[str]) -> Iterator[Window]:
     """Between each two looks. A server that was started anew, a clock that was set, gaps and idle time are left out."""
     looks = [(page.at_s, _under_todays_names(page.figures, names)) for page in pages.pages if page.figures]
     if silent := len(pages.pages) - len(looks):
@@ -221,7 +221,9 @@ def _under_todays_names(figures: Mapping[Figure, float], names: MetricNames) -> 
     return found
 
 
-def _row(window: Window, pages: Pages, engine: ServingEngine, stated: StatedServer, left_out: list[str]) -> Measured:
+def _row(
+    window: Window, pages: MetricsPages, engine: ServingEngine, stated: StatedServer, left_out: list[str]
+) -> Measured:
     names, model = engine.metrics, "".join(pages.named("model_name"))
     run = BenchRun("metrics", pages.source, model=model, server={"engine": engine.name, **pages.server})
     deployment = deployment_of(run, stated)
@@ -258,8 +260,11 @@ def _traffic(window: Window, names: MetricNames) -> Traffic:
     Lengths are log-normal around the means, as wide as the page's histograms; the cached share of a prompt is one that
     all share.
     """
-    ended, at_once = window.of(f"{names.e2e}_count"), max(1, round(window.under_way(names)))
-    inputs, outputs = (max(1.0, window.of(name) / ended) for name in (names.prompt_tokens, names.output_tokens))
+    at_once, ended = max(1, round(window.under_way(names))), window.of(f"{names.e2e}_count")
+    inputs, outputs = (
+        max(1.0, window.mean(exact) if window.of(f"{exact}_count") else window.of(tokens) / ended)
+        for exact, tokens in ((names.prompt_lengths, names.prompt_tokens), (names.output_lengths, names.output_tokens))
+    )
     drawn = LogNormal(inputs, outputs, window.sigma(names.prompt_lengths), window.sigma(names.output_lengths))
     looked_up = window.of(names.cache_queries or names.prompt_tokens)
     share = min(1.0, window.of(names.cached_tokens) / looked_up) if looked_up > 0 else 0.0

@@ -93,7 +93,8 @@ def calibrate(asked: CalibrateArguments) -> None:
     )
     with option.writing("--out", asked.out):
         calibration.write_calibration(fit.calibration, asked.out)
-    print(json_text({**fit.as_json(), "out": str(asked.out)}) if asked.as_json else calibration_text(fit, asked.out))
+    text = calibration_text(fit, asked.out, fit.over_time)
+    print(json_text({**fit.as_json(), "out": str(asked.out)}) if asked.as_json else text)
 
 
 def _before(asked: CalibrateArguments) -> Calibration | None:
@@ -109,7 +110,7 @@ def _before(asked: CalibrateArguments) -> Calibration | None:
 def _scraped(asked: CalibrateArguments) -> Path:
     """A file of pages beside --out; one of each time, so that hours can be given together."""
     try:
-        every_s, lasts_s = parse_duration(asked.every), parse_duration(asked.lasting)
+        every_s, lasts_s = (parse_duration(f"{t}s" if t[-1:].isdigit() else t) for t in (asked.every, asked.lasting))
     except ValueError as error:
         raise InputError(f"--every {asked.every} --for {asked.lasting}: {error}") from None
     file = asked.out.with_name(f"{asked.out.stem}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.metrics")
@@ -127,7 +128,7 @@ KNOWN, UNKNOWN = 0.5, 0.9
 _MIXED_UP = 0.8
 
 
-def calibration_text(fit: FactorFit, out: Path) -> str:
+def calibration_text(fit: FactorFit, out: Path, seen: OverTime | None = None) -> str:
     c = fit.calibration
     low, high = c.ratio_interval()
     doubted = [p for p in fit.points if p.doubted]
@@ -135,12 +136,12 @@ def calibration_text(fit: FactorFit, out: Path) -> str:
         [
             f"{c.points} point{'' if c.points == 1 else 's'} from {', '.join(c.sources)}",
             f"  {_factors(c)}",
-            *([f"  before: {_factors(o.before)}"] if (o := fit.over_time) and o.before else []),
+            *([f"  before: {_factors(seen.before)}"] if seen and seen.before else []),
             f"  leave-one-out error, median  {c.leave_one_out or 0:.1%}",
             f"  expect a new setting within {low - 1:+.0%} and {high - 1:+.0%} of the prediction, 9 times of 10",
             *_learned_lines(fit.learned),
             *_scope_lines(c.scope),
-            *(_over_time_lines(fit.over_time) if fit.over_time else []),
+            *(_over_time_lines(seen) if seen else []),
             *(f"  note: {remark}" for remark in fit.remarks),
             *(f"  doubtful: {p.name}, {math.expm1(p.left_out):+.0%} from what the others say" for p in doubted[:_MOST]),
             *([f"  and {len(doubted) - _MOST} more"] if len(doubted) > _MOST else []),
@@ -168,13 +169,13 @@ def _over_time_lines(seen: OverTime) -> list[str]:
     ]
     lines = aligned([head, columns, *rows], left=(0, 1))
     lines += [f"  {trend}" for trend in seen.trends]
-    if len(seen.untimed) > 1 and not seen.trends:
-        lines.append(f"  {', '.join(seen.untimed[:_MOST])} don't say when they were measured: no drift is looked for")
+    timed = [r.name for r in seen.ratios if r.at]
+    if len(timed) > 1 and not seen.trends:
+        lines.append("  no load was met twice, so time and load can't be told apart; measure one load again later")
     if seen.drifted:
-        last = [r.name for r in seen.ratios if r.at][-1]
         lines.append(
-            f"  one calibration doesn't hold for all of these: fit the latest alone (--from {last}), and look for what "
-            "changed on the server: clocks and temperature of its GPUs, its release, others on its node"
+            f"  one calibration doesn't hold for all of these: fit the latest ({timed[-1]}) alone, and look for what "
+            "changed on the server: clocks and heat of its GPUs, its release, others on its node"
         )
     return lines
 
