@@ -123,7 +123,7 @@ def test_idle_time_gaps_and_a_clock_set_back_are_left_out_and_named(tmp_path: Pa
     assert "the clock went back between 2026-11-19 09:00:30Z and 2026-11-19 09:00:25Z" in said
     assert "no page between 2026-11-19 09:00:45Z and 2026-11-19 09:08:20Z" in said
     assert "30 s without load" in said
-    assert "1 times it gave no page" in said
+    assert "no page came 1 time" in said
 
 
 def test_an_overloaded_server_is_not_fitted(tmp_path: Path):

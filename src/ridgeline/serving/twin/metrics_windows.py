@@ -182,7 +182,7 @@ def _loaded(pages: MetricsPages, names: MetricNames, left_out: list[str]) -> Ite
     """Between each two looks. A server that was started anew, a clock that was set, gaps and idle time are left out."""
     looks = [(page.at_s, _under_todays_names(page.figures, names)) for page in pages.pages if page.figures]
     if silent := len(pages.pages) - len(looks):
-        left_out.append(f"{silent} times it gave no page")
+        left_out.append(f"no page came {count(silent, 'time')}")
     usual_s = median([b - a for (a, _), (b, _) in pairwise(looks) if b > a] or [math.inf])
     idle_s = 0.0
     for (begin_s, one), (end_s, other) in pairwise(looks):
@@ -238,7 +238,7 @@ def _row(
         histogram = getattr(names, kind)
         value, unsure = window.median(histogram) if middle else (window.mean(histogram, gaps.get(kind, 0.0)), 0.0)
         if unsure > _WIDEST[kind]:
-            left_out.append(f"no median of {kind}: its buckets are too wide there; the mean is used")
+            left_out.append(f"no median of {kind}: no bucket is narrow enough there; the mean is used")
             continue
         either = [METRICS[metric](result) or math.inf for result in both]
         arrival = abs(math.log(either[0] / either[1])) / 2 if max(either) < math.inf else math.inf
