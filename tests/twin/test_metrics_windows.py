@@ -126,6 +126,16 @@ def test_idle_time_gaps_and_a_clock_set_back_are_left_out_and_named(tmp_path: Pa
     assert "no page came 1 time" in said
 
 
+def test_intervals_in_which_the_load_began_or_ended_are_left_out(tmp_path: Path):
+    """An average of load and none would be taken for a lighter load."""
+    quiet = [(NINE_S + 10 * k, page("sglang", served(), 0.0)) for k in range(3)]
+    loud = [(NINE_S + 20 + at_s, page("sglang", served(), at_s)) for at_s in (3.0, 13.0, 23.0, 33.0)]
+    rows, left_out = read_windows(written(tmp_path, scraped([*quiet, (NINE_S + 23, loud[0][1]), *loud[1:]])), SGLANG)
+    steady, _ = read_windows(written(tmp_path, scraped(loud)), SGLANG)
+    assert [row.values for row in rows] == [row.values for row in steady]
+    assert any("1 interval with a load unlike" in remark for remark in left_out)
+
+
 def test_an_overloaded_server_is_not_fitted(tmp_path: Path):
     """Its first tokens come in another interval than its requests, and the queue tells of the past."""
     records = simulate(make.llama(), parse_traffic("sharegpt", requests=1200, concurrency=128), SITE).records

@@ -30,12 +30,14 @@ def scrape(url: str, file: Path, *, every_s: float, lasts_s: float, key: str | N
             f"{endpoint.url.removesuffix(endpoint.path)}{_PAGE}: no page ({why}); name a server that is up "
             "(SGLang with --enable-metrics), not a router before it"
         )
-    pages, start_s = 0, time.monotonic()
+    pages, due_s = 0, time.monotonic()
     with file.open("w", encoding="utf-8") as out:
         out.write(f"# server {json.dumps(dict(server.settings))}\n")
         try:
-            for look in range(int(lasts_s / every_s) + 1):
-                time.sleep(max(0.0, start_s + look * every_s - time.monotonic()))
+            for _ in range(int(lasts_s / every_s) + 1):
+                time.sleep(max(0.0, due_s - time.monotonic()))
+                # looks that were missed, on a machine that stood still, are not made up for all at once
+                due_s = max(due_s, time.monotonic() - every_s / 2) + every_s
                 at = datetime.now(UTC).isoformat(timespec="milliseconds")
                 page = asked(endpoint, server.address, _PAGE, timeout_s).decode(errors="replace")
                 pages += bool(page)
