@@ -163,9 +163,7 @@ class PrefixCache:
 
     def extend(self, text: Text, before: int, tokens: int) -> None:
         """A request that had the first `before` tokens locked has computed on up to `tokens`, and locks these."""
-        self._use(text, tokens, 1)
-        if before:
-            self._let_go(text, before)
+        self._use(text, tokens, 1, before)
 
     def release(self, text: Text, tokens: int, kept: int = 0) -> None:
         """Whoever locked so many tokens reads them no more. `kept`: how far the text is there by now."""
@@ -220,8 +218,9 @@ class PrefixCache:
     def clear(self) -> None:
         self.evict(self.idle_tokens)
 
-    def _use(self, text: Text, tokens: int, locks: int) -> list[_Entry]:
-        """Entries of a prompt, the oldest first, all of it there and used now; locked up to its end, if `locks`."""
+    def _use(self, text: Text, tokens: int, locks: int, locked: int = 0) -> list[_Entry]:
+        """Entries of a prompt, the oldest first, all of it there and used now; locked up to its end, if `locks`, in
+        place of its first `locked` tokens."""
         self._now += 1
         found = []
         for node, start, end in text.stretches(tokens):
@@ -233,9 +232,13 @@ class PrefixCache:
             if end > entry.end:
                 self.tokens += end - entry.end
             entry.use(end, self._now)
-            if locks:
-                self.locked_tokens += max(0, end - entry.locks.last)
-                entry.locks.hold(end)
+            if locks and end > locked:
+                ends = entry.locks
+                if end > ends.last:
+                    self.locked_tokens += end - ends.last
+                ends.hold(end)
+                if locked > start:
+                    ends.let_go(locked, start)
             found.append(entry)
         return found
 

@@ -164,7 +164,7 @@ class Engine:
         budget = self.applied.chunk_tokens
         inputs = self.applied.max_prefill_tokens
         slots = self.applied.running_limit - len(self.running)
-        room = self._free_tokens - self._reserved()
+        room = self._free_tokens - self._reserved() if self.waiting else 0.0
         batch: list[tuple[Request, int]] = []
         longer: list[Request] = []
         for request in self.chunked:
