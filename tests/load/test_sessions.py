@@ -503,6 +503,14 @@ def test_a_thousand_turns_a_second_do_not_wait_for_the_books():
     assert min(late) >= 0 and max(late) < 1.0
 
 
+def test_a_run_says_what_of_its_recording_was_not_sent(tmp_path: Path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"input_length": 100, "output_length": 2}\n{"input_length": 100}\n')
+    with Scripted(tokens(2)) as server:
+        result = bench(plan_from(BenchOptions(server.url, traffic=str(trace))))
+    assert "1 request without whole numbers input_length and output_length, left out" in result.notes
+
+
 def test_the_python_api_takes_the_same(files: Path):
     from ridgeline.serving import api
 

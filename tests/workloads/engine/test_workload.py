@@ -310,6 +310,26 @@ def test_the_data_set_holds_the_traffic_word_by_word_and_decoys_without_an_answe
     assert len({tuple(q[:4]) for q, _ in turns}) == 12
 
 
+def test_a_log_of_requests_becomes_a_data_set_and_chats_are_taken_as_they_are(tmp_path: Path) -> None:
+    log, chats, made = tmp_path / "sglang.log", tmp_path / "chats.json", tmp_path / "d.json"
+    meta = {"prompt_tokens": 41, "completion_tokens": 8, "e2e_latency": 0.5}
+    log.write_text(f"[2026-05-20 08:02:44] Finish: obj=GenerateReqInput(), out={{'meta_info': {meta}}}\n")
+    _write_dataset(Load(str(log), requests=1), made)
+    ((asked, said),) = [[t["value"].split() for t in row["conversations"]] for row in json.loads(made.read_text())]
+    assert (len(asked), len(said)) == (41, 8)
+    turns = [{"from": "human", "value": "hello there"}, {"from": "gpt", "value": "yes indeed"}]
+    chats.write_text(json.dumps([{"conversations": turns}]))
+    _write_dataset(Load(str(chats), requests=1), made)
+    assert made.read_text() == chats.read_text()
+
+
+def test_what_of_a_recording_is_not_sent_is_said_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_text('{"input_length": 100, "output_length": 2}\n{"input_length": 100}\n')
+    asked = study(tmp_path, "vllm-serve", {"tp": [1]}, traffic={"dataset": "trace.jsonl", "requests": 1}, concurrency=1)
+    remarks = vllm_serve(asked).remarks({"tp": 1})
+    assert "traffic: 1 request without whole numbers input_length and output_length, left out" in remarks
+
+
 @pytest.mark.parametrize("kind", ["sglang-offline", "sglang-serve", "vllm-offline", "vllm-serve"])
 def test_what_a_job_says_about_itself_is_comment_and_its_script_is_sound(tmp_path: Path, kind: str) -> None:
     asked = study(tmp_path, kind, {"tp": [1]}, prepare=["rehearse"])

@@ -169,6 +169,11 @@ class Traffic:
         lengths = self.lengths
         return isinstance(lengths, Replay | SessionMix) and lengths.waits(self.requests, random.Random(self.seed))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of a recording could not be used."""
+        return self.lengths.notes if isinstance(self.lengths, Replay | SessionMix) else ()
+
     def arrivals(self) -> list[Arrival]:
         """Every request, in order of time; the turns of a session where they wait for each other come in their order.
         In a closed loop all sessions are due at zero and wait for a free place."""
@@ -255,6 +260,8 @@ def parse_traffic(
     _refuse_two_paces(in_sessions | {"--rate": rate_s, "--concurrency": concurrency})
     if sessions is not None and sessions < 1:
         raise InputError(f"--sessions {sessions} would send nothing; use 1 or more")
+    if sessions is not None and sessions > _MOST_REQUESTS:
+        raise InputError(f"--sessions {sessions} are more than one run keeps; use {_MOST_REQUESTS:,} or fewer")
     if start_within and sessions is None:
         raise InputError("--start-within is for --sessions N: it is where in their first session the N places begin")
     lengths, at_once = parse_lengths(text), concurrency if sessions is None else sessions

@@ -285,9 +285,9 @@ def read_options(
     if serves and given.get("concurrency") is None and given.get("rate") is None:
         how = "say how hard to load: concurrency (requests at once) or rate (a second)"
         problems.append(Problem(("workload",), how))
-    load = _load(form, folder)
+    load, unused = _load(form, folder), tuple[str, ...]()
     try:
-        load.recipe(paced=serves)
+        unused = load.recipe(paced=serves).notes
     except InputError as error:
         problems.append(Problem(("workload", "traffic"), str(error)))
     flags = _flags(form, home)
@@ -322,6 +322,7 @@ def read_options(
         flags=flags,
         env=form.env,
         load=load,
+        unused=unused,
         experts=form.experts,
         acceptance=form.accept_length,
         questions=questions,

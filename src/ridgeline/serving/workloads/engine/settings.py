@@ -155,14 +155,17 @@ class KnobNames:
         rows = {k.name: ROWS.get(called(k.name)) for k in self._study.space.varied if k.name not in elsewhere}
         return [name for name, row in rows.items() if row is None or row.part is Part.NOWHERE]
 
-    def rate_remarks(self) -> list[str]:
-        """That nothing can serve more than it is sent, where the goal asks for as much as can be."""
+    def load_remarks(self) -> list[str]:
+        """What of a recording is not sent; and that nothing can serve more than it is sent, where the goal asks for as
+        much as can be."""
         metric, rate_s = self._study.goal.metric, self._options.load.rate_s
+        unused = [f"traffic: {note}" for note in self._options.unused]
         if rate_s is None or metric not in NO_MORE_THAN_SENT:
-            return []
+            return unused
         return [
+            *unused,
             f"at {rate_s:g} requests/s no setting has a {metric} beyond what is sent: those that keep up look alike; "
-            "raise `rate` beyond what the best one serves, or load by `concurrency`"
+            "raise `rate` beyond what the best one serves, or load by `concurrency`",
         ]
 
     @property

@@ -126,7 +126,7 @@ class TwinWorkload(Workload):
         ]
 
     def remarks(self, settings: Settings) -> list[str]:
-        return self._names.rate_remarks()
+        return self._names.load_remarks()
 
     def unmodelled(self) -> list[str]:
         return self._names.unmodelled()
