@@ -128,6 +128,9 @@ def test_a_run_without_an_answer_holds_nothing() -> None:
         (["--duration", "-60"], "a duration of -60 s measures nothing"),
         (["--host-memory", "-1"], "--host-memory -1 GiB is no memory"),
         (["--top", "0"], "--top 0 would compare no layout"),
+        (["--nodes", "0"], "a cluster of 0 nodes"),
+        (["--gpus-per-node", "0"], "has no GPU"),
+        (["--host-tier", "2000", "--host-memory", "100"], "take 3,725 GiB, and --host-memory says 100"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: list[object], said: str) -> None:

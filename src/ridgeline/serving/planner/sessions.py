@@ -34,7 +34,14 @@ from ridgeline.serving.traffic.session_mix import shared_by_all
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic, sessions_at_once
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.served_runs import ENOUGH
-from ridgeline.serving.twin.simulate import SimulationResult, simulate, step_time, within_context
+from ridgeline.serving.twin.simulate import (
+    SimulationResult,
+    host_tier_gib,
+    simulate,
+    step_time,
+    tier_assumed,
+    within_context,
+)
 
 # A search ends when the number that fails is at most so many times the one that holds.
 NEAR, _NEAR_TIER = 1.1, 1.25
@@ -212,6 +219,7 @@ def plan_sessions(asked: SessionsRequest) -> SessionsAnswer:
     for deployment in _deployments(asked, traffic, slos, calibration):
         try:
             search = _Search(deployment, traffic, calibration, slos)
+            _require_host_memory(search, asked.host_memory_gib)
             search.alone_ms()
         except InputError as error:  # too small a pool for the longest request
             refused.append(error)
@@ -226,6 +234,15 @@ def plan_sessions(asked: SessionsRequest) -> SessionsAnswer:
     host_bytes = _HOST_GPU_BYTES if asked.host_memory_gib is None else asked.host_memory_gib * GIB / asked.gpus_per_node
     plans = [search.plan(host_bytes if n == 0 else None) for n, search in enumerate(searches)]
     return SessionsAnswer(asked.traffic, tuple(plans), time.process_time() - started_s)
+
+
+def _require_host_memory(search: _Search, has_gib: float | None) -> None:
+    takes_gib = host_tier_gib(search.deployment, search.times.applied)
+    if has_gib is not None and takes_gib > has_gib:
+        raise InputError(
+            f"the host tiers of a node take {takes_gib:,.0f} GiB, and --host-memory says {has_gib:g}; "
+            "ask for a smaller --host-tier"
+        )
 
 
 def _deployments(
@@ -268,8 +285,8 @@ class _Search:
         if deployment.layout.disaggregated:
             raise InputError("sessions are planned for engines that both prefill and decode; leave the groups out")
         self.traffic, cut = within_context(traffic, deployment.model)
-        self.assumed = (*deployment.model.assumed, *cut)
         self.times, _, pool = step_time(deployment, deployment.layout, "both", calibration)
+        self.assumed = (*deployment.model.assumed, *tier_assumed(deployment, self.times.applied), *cut)
         self.rank_tokens = pool // deployment.layout.attn_dp
         self.pool_tokens = pool * deployment.layout.dp
         rows = [row for row in self.traffic.arrivals() if row.session is not None]

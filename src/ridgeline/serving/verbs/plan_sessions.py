@@ -52,8 +52,8 @@ class SessionsArguments(option.EngineArguments):
         return planner_sessions.SessionsRequest(
             layout=None if compared else self.layout(),
             settings=self.settings(page_size=self.page_size, eviction=self.eviction, **kept),
-            nodes=self.nodes or 1,
-            gpus_per_node=self.gpus_per_node or 8,
+            nodes=1 if self.nodes is None else self.nodes,
+            gpus_per_node=8 if self.gpus_per_node is None else self.gpus_per_node,
             slos=tuple(self.slos or ()),
             **{name: getattr(self, name) for name in _SAME},
         )
