@@ -323,6 +323,22 @@ def test_a_log_of_requests_becomes_a_data_set_and_chats_are_taken_as_they_are(tm
     assert made.read_text() == chats.read_text()
 
 
+def test_requests_that_no_context_holds_are_named_before_anything_runs(tmp_path: Path) -> None:
+    def beyond(tokens: int, **flags: int) -> list[str]:
+        (tmp_path / str(tokens)).mkdir(exist_ok=True)
+        load = {"traffic": {"input_tokens": tokens, "output_tokens": 10, "requests": 2}, "concurrency": 1}
+        asked = study(tmp_path / str(tokens), "vllm-serve", {"tp": [1]}, model="llama-8b", flags=flags, **load)
+        return [problem.message for problem in vllm_serve(asked).problems()]
+
+    assert not beyond(131_000)
+    assert any(
+        "2 of 2 requests exceed the context of 131,072 tokens, and are refused by vLLM" in p for p in beyond(131_070)
+    )
+    assert any("the context of 4,096 tokens" in problem for problem in beyond(5000, max_model_len=4096))
+    agents = study(tmp_path, "vllm-serve", {"tp": [1]}, model="llama-8b", traffic="sessions:agent", concurrency=2)
+    assert any("requests exceed the context of 131,072" in str(text) for text in vllm_serve(agents).remarks({"tp": 1}))
+
+
 def test_what_of_a_recording_is_not_sent_is_said_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "trace.jsonl").write_text('{"input_length": 100, "output_length": 2}\n{"input_length": 100}\n')
     asked = study(tmp_path, "vllm-serve", {"tp": [1]}, traffic={"dataset": "trace.jsonl", "requests": 1}, concurrency=1)

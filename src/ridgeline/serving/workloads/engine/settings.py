@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError, Problem, Where, near, nearest
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.records.measurement import metrics_of
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
@@ -75,6 +75,7 @@ class KnobNames:
         yield from self.knob_problems(self._dialect.release_of(self._own_install))
         yield from field_problems(self._study, self.templates())
         yield from self.metric_problems("serve" if serves else "offline")
+        yield from self.traffic_problems()
 
     def asked_env(self, settings: Settings, build: str = ".") -> dict[str, str]:
         """What the study itself puts into the environment; `{build}` is the folder that its `builds` made."""
@@ -155,11 +156,28 @@ class KnobNames:
         rows = {k.name: ROWS.get(called(k.name)) for k in self._study.space.varied if k.name not in elsewhere}
         return [name for name, row in rows.items() if row is None or row.part is Part.NOWHERE]
 
-    def load_remarks(self) -> list[str]:
-        """What of a recording is not sent; and that nothing can serve more than it is sent, where the goal asks for as
-        much as can be."""
+    def traffic_problems(self) -> Iterator[Problem]:
+        """Requests of one stated length that no engine takes."""
+        stated = self._options.load.traffic.startswith("fixed:")
+        if stated and not self._options.problems and (beyond := self._beyond_context(self._study.baseline)):
+            yield Problem(("workload", "traffic"), f"{beyond}; shorten them, or take a model with a longer context")
+
+    def _beyond_context(self, settings: Settings) -> str:
+        model, values = known_model(self._options), self.values(settings)
+        context = values.get("context_length", model and model.context_tokens)
+        if not is_number(context):
+            return ""
+        sent = [a.input_tokens + a.output_tokens for a in self._options.load.recipe(paced=False).arrivals()]
+        beyond = sum(tokens > context for tokens in sent)
+        what = f"{beyond:,} of {len(sent):,} requests exceed the context of {context:,.0f} tokens, and are refused by "
+        return f"{what}{self._dialect.title or self._dialect.name}" if beyond else ""
+
+    def load_remarks(self, settings: Settings) -> list[str]:
+        """What of a recording is not sent, or not taken; and that nothing can serve more than it is sent, where the goal
+        asks for as much as can be."""
         metric, rate_s = self._study.goal.metric, self._options.load.rate_s
-        unused = [f"traffic: {note}" for note in self._options.unused]
+        left_out = (*self._options.unused, self._beyond_context(settings))
+        unused = [f"traffic: {note}" for note in left_out if note]
         if rate_s is None or metric not in NO_MORE_THAN_SENT:
             return unused
         return [
