@@ -33,6 +33,7 @@ from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, summa
 from ridgeline.serving.traffic.session_mix import shared_by_all
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic, sessions_at_once
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
+from ridgeline.serving.twin.cluster import POLICIES
 from ridgeline.serving.twin.served_runs import ENOUGH
 from ridgeline.serving.twin.simulate import (
     SimulationResult,
@@ -52,12 +53,14 @@ _MISSED_TIMES, _MISSED_MORE = 1.5, 0.02
 _OWN_WORK = 0.3  # of TTFT: a prompt that takes so much of it by itself is what is slow
 _BUSY = 0.5  # what goes on for more of the time than this is what requests wait for
 UNATTRIBUTED = "can't be attributed"
+EVERY_ROUTING = "all"
 _HOST_GPU_BYTES = 256 * GIB  # of a node with 2 TiB and eight GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class SessionsRequest:
-    """What is to be served, on what, within which limits. Without a layout the best for all GPUs are compared."""
+    """What is to be served, on what, within which limits. Without a layout the best for all GPUs are compared; with
+    `routing` all, the routers of its copies."""
 
     model: str
     gpu: str
@@ -141,6 +144,12 @@ class SessionsPlan(JsonForm, Shown):
     assumed: tuple[str, ...] = ()
     calibrated: bool = field(default=False, metadata=NOT_IN_JSON)
 
+    @property
+    @also_in_json()
+    def routing(self) -> str:
+        """What deals sessions to copies of the engine; empty where there is one."""
+        return self.deployment.routing if self.deployment.layout.dp > 1 else ""
+
     def shown(self) -> TextTable:
         limits = ", ".join(map(str, self.limits))
         head = f"at most {self.sessions:,} sessions" if self.sessions else "no number of sessions"
@@ -154,7 +163,8 @@ class SessionsPlan(JsonForm, Shown):
         notes += [f"reach: {self.reach}"] if self.reach else []
         rows = tuple(self._row(load) for load in self.loads)
         columns = ("sessions", "TTFT p50", "TTFT p95", "TPOT p50", "hit GPU", "hit host", unit_of("requests_s"), "")
-        title = f"{self.deployment}: {head} within {limits}   (modelled, {sure})"
+        what = ", ".join(filter(None, (str(self.deployment), self.routing)))
+        title = f"{what}: {head} within {limits}   (modelled, {sure})"
         return TextTable(title, columns, rows, notes=(*notes, *(f"assumed: {text}" for text in self.assumed)))
 
     def _row(self, load: SessionLoad) -> tuple[str, ...]:
@@ -179,7 +189,7 @@ class SessionsPlan(JsonForm, Shown):
 
 @dataclass(frozen=True, repr=False)
 class SessionsAnswer(JsonForm, Shown):
-    """A plan for each layout that was tried, the one that holds most sessions first."""
+    """A plan for each layout or router that was tried, the one that holds most sessions first."""
 
     traffic: str
     plans: tuple[SessionsPlan, ...]
@@ -251,8 +261,16 @@ def _deployments(
     settings = parse_engine(asked.engine, asked.settings or EngineSettings())
     if asked.layout is not None:
         names = {name: getattr(asked, name) for name in ("fabric", "dtype", "kv_dtype", "routing")}
-        yield with_room(describe(asked.model, asked.gpu, asked.layout, settings, **names))[0]
+        found = with_room(describe(asked.model, asked.gpu, asked.layout, settings, **names))[0]
+        if asked.routing == EVERY_ROUTING:
+            if asked.layout.dp < 2:
+                raise InputError("--routing all compares routers, and a single engine needs none; say --dp 2 or more")
+            yield from (replace(found, routing=policy) for policy in POLICIES)
+        else:
+            yield found
         return
+    if asked.routing == EVERY_ROUTING:
+        raise InputError("--routing all compares the routers of one layout; say which, by --tp and --dp")
     model = load_model(asked.model).with_dtype(asked.dtype, asked.kv_dtype)
     cluster = make_cluster(asked.gpu, asked.nodes, asked.gpus_per_node, asked.fabric)
     arrivals = within_context(traffic, model)[0].arrivals()
