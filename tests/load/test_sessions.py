@@ -464,6 +464,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"sessions": 4, "concurrency": 4, "traffic": "sessions.jsonl"}, "do not go together"),
         ({"rate_s": 2.0, "concurrency": 4, "traffic": "sessions.jsonl"}, "leave out --concurrency"),
         ({"sessions": 0, "traffic": "sessions.jsonl"}, "use 1 or more"),
+        ({"sessions": 1, "requests": 1, "traffic": "sessions.jsonl"}, "first 1 requests of .* wait for no answer"),
         ({"start_within": 0.5, "traffic": "timed.jsonl", "closed": True}, "--start-within is for --sessions"),
         ({"sessions": 2, "cache_warmup": True, "traffic": "sessions.jsonl"}, "add --start-within"),
         ({"sessions": 2, "start_within": 1.5, "traffic": "sessions.jsonl"}, "use 0 to below 1"),

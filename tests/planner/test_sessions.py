@@ -227,6 +227,16 @@ def test_a_router_that_sends_sessions_home_holds_more_of_them(monkeypatch: pytes
     )
 
 
+def test_turns_that_go_where_their_context_is_not_are_the_routers_doing() -> None:
+    copies = replace(make.llama(), cluster=make_cluster("h200", 1, 2), layout=Layout(dp=2, gpus_per_node=2))
+    seen = planner_sessions._Search(copies, chats(), Calibration(), ())
+    found = seen.at(3)
+    seen.loads[0.0, 1] = replace(found, sessions=1, hit_rate=0.9)
+    cause, why = seen._why(replace(found, hit_rate=0.5, live_tokens=12_000))
+    assert cause == "router" and "round-robin sends turns to copies that do not hold their context: 50.0%" in why
+    assert seen._why(replace(found, hit_rate=0.5, live_tokens=seen.pool_tokens))[0] == "KV pool"
+
+
 def test_a_layout_of_ones_is_a_layout() -> None:
     words = (*WORDS, "--tp", 1, "--slo", "ttft_p95_ms=200", "--top", 2)
     (plan,) = json.loads(ridgeline(*words, "--json").stdout)["plans"]

@@ -33,7 +33,7 @@ from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, summa
 from ridgeline.serving.traffic.session_mix import shared_by_all
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic, sessions_at_once
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
-from ridgeline.serving.twin.cluster import POLICIES
+from ridgeline.serving.twin.cluster import CACHE_AWARE, POLICIES
 from ridgeline.serving.twin.served_runs import ENOUGH
 from ridgeline.serving.twin.simulate import (
     SimulationResult,
@@ -415,6 +415,13 @@ class _Search:
         """What ends it at the first load that fails."""
         missed, least = 1 - load.found, 1 - max(each.found for each in self.loads.values())
         if missed > max(_MISSED_TIMES * least, least + _MISSED_MORE):
+            deployment = self.deployment
+            strays = deployment.layout.dp > 1 and deployment.routing != CACHE_AWARE
+            if strays and load.live_tokens < self.pool_tokens / 2:
+                return "router", (
+                    f"{deployment.routing} sends turns to copies that do not hold their context: {missed:.1%} of "
+                    f"prompt tokens are in no cache, {least:.1%} where most are, while the KV pool has room"
+                )
             return "KV pool", (
                 f"{load.sessions:,} sessions hold {load.live_tokens:,} tokens of context, the pool has room for "
                 f"{self.pool_tokens:,}; {missed:.1%} of prompt tokens are in no cache, {least:.1%} where all fit"

@@ -283,6 +283,8 @@ def parse_traffic(
     count = usual_requests if count is None else count
     traffic = Traffic(lengths, count, pace, seed, rules=rules, duration_s=duration_s)
     asked = [name for name, value in (in_sessions | {"--idle-cap": idle_cap_s}).items() if value is not None]
+    if asked and not traffic.has_sessions and isinstance(lengths, Replay) and lengths.has_sessions:
+        raise InputError(f"the first {count:,} requests of {text} wait for no answer; ask for more by --requests")
     if asked and not traffic.has_sessions:
         raise InputError(
             f"{asked[0]} needs sessions, whose turns wait for answers, and {text} has none; use --traffic with a "

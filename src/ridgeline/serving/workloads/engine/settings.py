@@ -173,8 +173,8 @@ class KnobNames:
         return f"{what}{self._dialect.title or self._dialect.name}" if beyond else ""
 
     def load_remarks(self, settings: Settings) -> list[str]:
-        """What of a recording is not sent, or not taken; and that nothing can serve more than it is sent, where the goal
-        asks for as much as can be."""
+        """What of a recording is not sent, or not taken; and that nothing can serve more than it is sent, where the
+        goal asks for as much as can be."""
         metric, rate_s = self._study.goal.metric, self._options.load.rate_s
         left_out = (*self._options.unused, self._beyond_context(settings))
         unused = [f"traffic: {note}" for note in left_out if note]
