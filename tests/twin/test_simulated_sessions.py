@@ -122,7 +122,7 @@ def test_plain_requests_are_sent_for_the_whole_duration(load: dict[str, Any]) ->
         (["--engine", "vllm:0.9.0", "--host-tier", "100"], "vLLM 0.9.0 has no kv_offloading_size yet"),
         (["--engine", "vllm", "--eviction", "slru"], "vLLM has no radix_eviction_policy"),
         (["--engine", "sglang:0.4.10", "--eviction", "slru"], "SGLang 0.4.10 has no radix_eviction_policy yet"),
-        (["--host-tier", "2x", "--no-radix-cache"], "drop one of them"),
+        (["--host-tier", "2x", "--no-radix-cache"], "no --host-tier without a prefix cache"),
         (["--sessions", "100000000"], "more than one run keeps"),
     ],
 )

@@ -71,6 +71,7 @@ def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(t
         ({"gpu": "h2000"}, "workload.gpu"),
         ({"prepare": ["coffee"]}, "workload.prepare.0"),
         ({"ready_limit": "soon"}, "workload.ready_limit"),
+        ({"version": "newest"}, "workload.version"),
         ({"flags": {"tp": [1, 2]}}, "workload.flags.tp"),
         ({"flags": {"tepee": 2}}, "workload.flags.tepee"),
         ({"env": {"A": "{nothing}"}}, "workload.env.A"),

@@ -109,7 +109,8 @@ def _refuse_caches(settings: engines_settings.EngineSettings) -> None:
     """Raises where this release cannot keep KV as it is asked to."""
     values, engine = engines_settings.host_tier_values(settings), settings.engine
     if values and not settings.radix_cache:
-        raise InputError("--host-tier keeps what the prefix cache finds, and --no-radix-cache is set; drop one of them")
+        # vLLM's native one would run so, and is not modelled
+        raise InputError("the twin has no --host-tier without a prefix cache, and --no-radix-cache is set; drop one")
     if settings.eviction != engines_settings.EVICTIONS[0]:
         values["radix_eviction_policy"] = settings.eviction
     known = flags.engine_flags(engine)

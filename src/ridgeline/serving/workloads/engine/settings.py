@@ -29,6 +29,7 @@ from ridgeline.records.template import render_env
 from ridgeline.serving.engines.base import ServingEngine, SimulatedRouting
 from ridgeline.serving.engines.behaviour import AS_LOADED, COLLAPSED, TRAINED, UNIFORM
 from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.failures import HOST_TIER_SIZES
 from ridgeline.serving.engines.install import Install, flags_of
 from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout_rules import layout_problems, other_makers
@@ -277,7 +278,8 @@ def _tier_refusal(
     if memory is None or tier <= memory:
         return None
     have, want = (f"{size / 1e9:,.0f} GB" for size in (memory, tier))
-    return f"the host tiers of {ranks} ranks take {want} of a node that has {have}; ask for less of a rank"
+    said = ", ".join(name for name in HOST_TIER_SIZES if name in values)
+    return f"the host tiers of {ranks} ranks ({said}) take {want} of a node that has {have}; ask for less of a rank"
 
 
 def tier_remark(
