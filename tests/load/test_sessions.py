@@ -464,6 +464,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"sessions": 4, "concurrency": 4, "traffic": "sessions.jsonl"}, "do not go together"),
         ({"rate_s": 2.0, "concurrency": 4, "traffic": "sessions.jsonl"}, "leave out --concurrency"),
         ({"sessions": 0, "traffic": "sessions.jsonl"}, "use 1 or more"),
+        ({"sessions": 1, "requests": 1, "traffic": "sessions.jsonl"}, "first 1 requests of .* wait for no answer"),
         ({"start_within": 0.5, "traffic": "timed.jsonl", "closed": True}, "--start-within is for --sessions"),
         ({"sessions": 2, "cache_warmup": True, "traffic": "sessions.jsonl"}, "add --start-within"),
         ({"sessions": 2, "start_within": 1.5, "traffic": "sessions.jsonl"}, "use 0 to below 1"),
@@ -501,6 +502,14 @@ def test_a_thousand_turns_a_second_do_not_wait_for_the_books():
     assert lag is not None and lag.p99 > 0
     late = [r.sent_s - r.scheduled_s for r in result.records]
     assert min(late) >= 0 and max(late) < 1.0
+
+
+def test_a_run_says_what_of_its_recording_was_not_sent(tmp_path: Path):
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"input_length": 100, "output_length": 2}\n{"input_length": 100}\n')
+    with Scripted(tokens(2)) as server:
+        result = bench(plan_from(BenchOptions(server.url, traffic=str(trace))))
+    assert "1 request without whole numbers input_length and output_length, left out" in result.notes
 
 
 def test_the_python_api_takes_the_same(files: Path):

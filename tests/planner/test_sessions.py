@@ -24,7 +24,9 @@ from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
 from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.cluster import POLICIES
 from ridgeline.serving.twin.simulate import simulate, step_time
+from ridgeline.serving.verbs import plan_sessions as plan_sessions_verb
 from tests.command_line import ridgeline
 from tests.twin import deployments as make
 
@@ -128,6 +130,11 @@ def test_a_run_without_an_answer_holds_nothing() -> None:
         (["--duration", "-60"], "a duration of -60 s measures nothing"),
         (["--host-memory", "-1"], "--host-memory -1 GiB is no memory"),
         (["--top", "0"], "--top 0 would compare no layout"),
+        (["--nodes", "0"], "a cluster of 0 nodes"),
+        (["--routing", "all"], "the routers of one layout; say which"),
+        (["--routing", "all", "--tp", "2"], "say --dp 2 or more"),
+        (["--gpus-per-node", "0"], "has no GPU"),
+        (["--host-tier", "2000", "--host-memory", "100"], "take 3,725 GiB, and --host-memory says 100"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options: list[object], said: str) -> None:
@@ -201,6 +208,33 @@ def test_the_verb_compares_layouts_and_marks_the_knee() -> None:
     document = json.loads(ridgeline(*words, "--json").stdout)
     assert document["sessions"] == max(plan["sessions"] for plan in document["plans"]) > 0
     assert document["plans"][0]["loads"][0]["sessions"] == 1
+
+
+def test_a_router_that_sends_sessions_home_holds_more_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each copy's pool holds two sessions that come back to it; dealt out in turn, both copies need all of them."""
+    monkeypatch.setattr(planner_sessions, "simulate", partial(simulate, kv_tokens_per_rank=9000))
+    monkeypatch.setattr(planner_sessions, "step_time", partial(step_time, kv_tokens_per_rank=9000))
+    monkeypatch.setattr(planner_sessions, "parse_traffic", lambda *_, **__: chats())
+    asked = planner_sessions.SessionsRequest(
+        "llama-8b", "h200", Layout(dp=2, gpus_per_node=2), slos=("ttft_p50_ms=100",), routing="all", host_memory_gib=0
+    )
+    answer = planner_sessions.plan_sessions(asked)
+    held = {plan.routing: plan.sessions for plan in answer.plans}
+    assert held.keys() == set(POLICIES) and held["cache-aware"] == 4 > held["round-robin"]
+    assert answer.best.as_json()["routing"] == "cache-aware" and ", cache-aware: at most 4" in repr(answer.best)
+    assert "other routers" in plan_sessions_verb._text(answer) and "dp 2 round-robin" in plan_sessions_verb._text(
+        answer
+    )
+
+
+def test_turns_that_go_where_their_context_is_not_are_the_routers_doing() -> None:
+    copies = replace(make.llama(), cluster=make_cluster("h200", 1, 2), layout=Layout(dp=2, gpus_per_node=2))
+    seen = planner_sessions._Search(copies, chats(), Calibration(), ())
+    found = seen.at(3)
+    seen.loads[0.0, 1] = replace(found, sessions=1, hit_rate=0.9)
+    cause, why = seen._why(replace(found, hit_rate=0.5, live_tokens=12_000))
+    assert cause == "router" and "round-robin sends turns to copies that do not hold their context: 50.0%" in why
+    assert seen._why(replace(found, hit_rate=0.5, live_tokens=seen.pool_tokens))[0] == "KV pool"
 
 
 def test_a_layout_of_ones_is_a_layout() -> None:

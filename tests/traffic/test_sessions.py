@@ -203,6 +203,15 @@ def test_sglangs_request_log_is_read_as_text_and_as_json(tmp_path: Path) -> None
         ([{"resourceSpans": [5]}], "resourceSpans must hold lists"),
         ([_agent("a", 0.0, None)], ":1: a request without a length, and no other was left"),
         (["nothing\n", "else\n"], ":1: not JSON"),
+        (["[1]\n", "[2]\n"], "not JSON"),
+        (['{"a": ' * 100_000], ":1: not JSON .nested too deeply"),
+        ([_agent("a", 0.0, 640) | {"session": True}], ":1: session is True"),
+        ([_weka(_ask(0.0, [1], hash_ids=[True]))], "request 0: hash_ids must be a list of whole numbers"),
+        ([{"timestamp": 0, "input_length": 512, "output_length": 5, "hash_ids": [True]}], ":1: hash_ids must be whole"),
+        ([{"timestamp": True, "input_length": 5, "output_length": 5}], ":1: timestamp, in milliseconds, is True"),
+        ([{"timestamp": 10**400, "input_length": 5, "output_length": 5}], ":1: timestamp, in milliseconds, is 1000"),
+        ([_span("a", 1.0, 2.0, 100) | {"startTimeUnixNano": 10**400}], ":1: startTimeUnixNano is 1000"),
+        (["TIMESTAMP,ContextTokens,GeneratedTokens\n", f"2024-05-12,{'9' * 200_000},5\n"], ":2: not CSV"),
     ],
 )  # fmt: skip
 def test_a_damaged_trace_is_refused_with_its_line(tmp_path: Path, lines: list[Any], says: str) -> None:
@@ -231,6 +240,50 @@ def test_a_bad_row_is_left_out_and_counted(tmp_path: Path, bad: Any, says: str) 
     if tail:
         assert read.rows[-1].after == (0,)
         assert shared_tokens(read.rows[0], read.rows[-1]) <= 640
+
+
+_FINISHED = "[2026-05-20 08:02:4{}] Finish: obj=GenerateReqInput(), out={{'meta_info': {{'prompt_tokens': {}, {}}}}}\n"
+_SAID = "'completion_tokens': 8, 'e2e_latency': 0.5"
+_OWN = {"number": 0, "scheduled_s": 1.0, "sent_s": 1.0, "end_s": 2.0, "input_tokens": 50, "output_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("lines", "rows", "says"),
+    [
+        (
+            ["TIMESTAMP,ContextTokens,GeneratedTokens\n", "2024-05-10 00:00:00,40,30\n", "2024-05-10 00:00:01,37,1"],
+            1,
+            "1 half line at the end left out, as a killed writer leaves it",
+        ),
+        (
+            [_FINISHED.format(1, 41, _SAID), _FINISHED.format(4, 41, "'comp")[:-4]],
+            1,
+            "1 half line at the end left out, as a killed writer leaves it",
+        ),
+        (
+            [_FINISHED.format(1, 41, _SAID.replace("0.5", "1.5.5"))],
+            1,
+            "1 request without e2e_latency, taken to begin when it was answered",
+        ),
+        (
+            [_FINISHED.format(n, "9" * n, _SAID.replace("0.5", "1e-05")) for n in (2, 5000)],
+            1,
+            "1 request without lengths in the log, left out",
+        ),
+        (
+            [{"timestamp": 5, "input_length": 5, "output_length": 5}, {"input_length": 5, "output_length": 5}],
+            2,
+            "1 request without a time, so that none is sent at its own",
+        ),
+        ([_OWN, _OWN, _OWN | {"number": 1}], 2, "1 request with the number of one before it, left out"),
+        ([_OWN | {"session": 1}, _OWN | {"session": 1, "end_s": 1e9, "number": 1}], 1, "1 request that never ended"),
+        ([_span("a", 1.0, 2.0, 100), _span("b", 3.0, 1e9, 100)], 1, "1 request that took more than a day, left out"),
+    ],
+)  # fmt: skip
+def test_what_a_log_does_not_say_to_the_end_is_counted(tmp_path: Path, lines: list[Any], rows: int, says: str) -> None:
+    read = _read(tmp_path, *lines)
+    (note,) = read.notes
+    assert len(read.rows) == rows and note.startswith(says)
 
 
 def test_sessions_that_do_not_say_what_they_share_are_still_sessions(tmp_path: Path) -> None:

@@ -114,3 +114,34 @@ def test_plain_requests_are_sent_for_the_whole_duration(load: dict[str, Any]) ->
     times = [record.sent_s for record in found.records]
     assert len(times) > 1000 and 55 < max(times) < 60 and found.sessions is None
     assert 55 < found.summary.duration_s < 65
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--engine", "vllm:0.9.0", "--host-tier", "100"], "vLLM 0.9.0 has no kv_offloading_size yet"),
+        (["--engine", "vllm", "--eviction", "slru"], "vLLM has no radix_eviction_policy"),
+        (["--engine", "sglang:0.4.10", "--eviction", "slru"], "SGLang 0.4.10 has no radix_eviction_policy yet"),
+        (["--host-tier", "2x", "--no-radix-cache"], "no --host-tier without a prefix cache"),
+        (["--sessions", "100000000"], "more than one run keeps"),
+    ],
+)
+def test_caches_that_an_engine_has_not_are_refused(options: list[str], said: str) -> None:
+    words = ("twin", "simulate", "--model", "llama-8b", "--gpu", "h200", "--traffic", "sessions:chat")
+    found = ridgeline(*words, *options)
+    assert found.returncode == 2 and said in found.stderr
+
+
+def test_a_host_tier_says_what_it_takes_of_a_node() -> None:
+    assert served(2, host_tier_size=30.0).assumed[-1] == "each node has 28 GiB of memory for the host tier"
+
+
+def test_what_of_a_recording_is_left_out_is_said(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"input_length": 100, "output_length": 5}\n{"input_length": 100}\n')
+    (note,) = parse_traffic(str(trace)).notes
+    assert "1 request without whole numbers" in note
+    assert note in simulate(make.llama(), parse_traffic(str(trace))).assumed
+    turns = [{"session": "a", "input_length": 9 * n, "output_length": 5, "t": n} for n in (1, 20, 40)]
+    trace.write_text("".join(json.dumps(turn) + "\n" for turn in (*turns, turns[0] | {"input_length": None})))
+    assert "1 request without a length, left out" in parse_traffic(f"sessions:{trace}").notes

@@ -365,6 +365,25 @@ def test_check_names_line_and_release_of_drafts_without_a_model(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("flags", "site", "said"),
+    [
+        ("attention_backend: aiter", "", ":11: workload.flags.attention_backend: is refused: "),
+        (
+            "hicache_size: 900\n    enable_hierarchical_cache: true",
+            "site: {memory_per_node: 100 GB, nodes: 1, gpus_per_node: 1}\n",
+            ":11: workload.flags.hicache_size: is refused: ",
+        ),
+    ],
+)
+def test_check_names_the_line_of_the_flag_that_does_not_start(tmp_path: Path, flags: str, site: str, said: str) -> None:
+    path = tmp_path / "study.yaml"
+    one_flag = ONE_FLAG.replace("load_format: dummy", "load_format: dummy\n  gpu: h200")
+    path.write_text(one_flag.replace("speculative_algorithm: EAGLE3", flags) + site)
+    with pytest.raises(StudyError, match=said):
+        check_study(path)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"knobs": {"tp": [3]}}, "3 ranks cannot share"),

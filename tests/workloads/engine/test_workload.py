@@ -71,6 +71,7 @@ def test_a_flag_of_another_release_is_a_problem_that_says_when_it_came_or_went(t
         ({"gpu": "h2000"}, "workload.gpu"),
         ({"prepare": ["coffee"]}, "workload.prepare.0"),
         ({"ready_limit": "soon"}, "workload.ready_limit"),
+        ({"version": "newest"}, "workload.version"),
         ({"flags": {"tp": [1, 2]}}, "workload.flags.tp"),
         ({"flags": {"tepee": 2}}, "workload.flags.tepee"),
         ({"env": {"A": "{nothing}"}}, "workload.env.A"),
@@ -308,6 +309,42 @@ def test_the_data_set_holds_the_traffic_word_by_word_and_decoys_without_an_answe
     assert [(len(q), len(a)) for q, a in measured] == [(20, 6)] * 5
     assert len(turns) == 12
     assert len({tuple(q[:4]) for q, _ in turns}) == 12
+
+
+def test_a_log_of_requests_becomes_a_data_set_and_chats_are_taken_as_they_are(tmp_path: Path) -> None:
+    log, chats, made = tmp_path / "sglang.log", tmp_path / "chats.json", tmp_path / "d.json"
+    meta = {"prompt_tokens": 41, "completion_tokens": 8, "e2e_latency": 0.5}
+    log.write_text(f"[2026-05-20 08:02:44] Finish: obj=GenerateReqInput(), out={{'meta_info': {meta}}}\n")
+    _write_dataset(Load(str(log), requests=1), made)
+    ((asked, said),) = [[t["value"].split() for t in row["conversations"]] for row in json.loads(made.read_text())]
+    assert (len(asked), len(said)) == (41, 8)
+    turns = [{"from": "human", "value": "hello there"}, {"from": "gpt", "value": "yes indeed"}]
+    chats.write_text(json.dumps([{"conversations": turns}]))
+    _write_dataset(Load(str(chats), requests=1), made)
+    assert made.read_text() == chats.read_text()
+
+
+def test_requests_that_no_context_holds_are_named_before_anything_runs(tmp_path: Path) -> None:
+    def beyond(tokens: int, **flags: int) -> list[str]:
+        (tmp_path / str(tokens)).mkdir(exist_ok=True)
+        load = {"traffic": {"input_tokens": tokens, "output_tokens": 10, "requests": 2}, "concurrency": 1}
+        asked = study(tmp_path / str(tokens), "vllm-serve", {"tp": [1]}, model="llama-8b", flags=flags, **load)
+        return [problem.message for problem in vllm_serve(asked).problems()]
+
+    assert not beyond(131_000)
+    assert any(
+        "2 of 2 requests exceed the context of 131,072 tokens, and are refused by vLLM" in p for p in beyond(131_070)
+    )
+    assert any("the context of 4,096 tokens" in problem for problem in beyond(5000, max_model_len=4096))
+    agents = study(tmp_path, "vllm-serve", {"tp": [1]}, model="llama-8b", traffic="sessions:agent", concurrency=2)
+    assert any("requests exceed the context of 131,072" in str(text) for text in vllm_serve(agents).remarks({"tp": 1}))
+
+
+def test_what_of_a_recording_is_not_sent_is_said_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_text('{"input_length": 100, "output_length": 2}\n{"input_length": 100}\n')
+    asked = study(tmp_path, "vllm-serve", {"tp": [1]}, traffic={"dataset": "trace.jsonl", "requests": 1}, concurrency=1)
+    remarks = vllm_serve(asked).remarks({"tp": 1})
+    assert "traffic: 1 request without whole numbers input_length and output_length, left out" in remarks
 
 
 @pytest.mark.parametrize("kind", ["sglang-offline", "sglang-serve", "vllm-offline", "vllm-serve"])

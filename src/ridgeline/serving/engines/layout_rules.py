@@ -305,7 +305,7 @@ def other_makers(backend: object, gpu: Gpu) -> LayoutProblem | None:
         made_for, other = "AMD", "fa3, flashinfer or triton"
     else:
         return None
-    text = f"{backend} is written for {made_for} GPUs, {gpu.name} is {gpu.generation}"
+    text = f"attention_backend {backend} is written for {made_for} GPUs, {gpu.name} is {gpu.generation}"
     return LayoutProblem("backend", text, f"use {other}")
 
 

@@ -34,8 +34,9 @@ from ridgeline.serving.traffic.traffic import (
 from ridgeline.serving.traffic.turns import Again, sessions_of
 
 
-def _notes_on(stream: bool, server: Server, out: LoadResult, summary: Summary, flow: Flow | None) -> tuple[str, ...]:
-    notes = [server.note] if server.note else []
+def _notes_on(plan: BenchPlan, server: Server, out: LoadResult, summary: Summary, flow: Flow | None) -> tuple[str, ...]:
+    stream = plan.stream
+    notes = [*([server.note] if server.note else []), *plan.traffic.notes]
     good = [r for r in out.records if r.ok]
     if out.interrupted:
         notes.append(f"stopped early: {len(out.records)} requests ended, {out.unfinished} under way were dropped")
@@ -347,7 +348,7 @@ def _result(plan: BenchPlan, server: Server, out: LoadResult) -> BenchResult:
         summary=summary,
         fidelity=judge(out, summary, gaps_us, closed),
         records=records,
-        notes=_notes_on(plan.stream, server, out, summary, flow),
+        notes=_notes_on(plan, server, out, summary, flow),
         interrupted=out.interrupted,
         flow=flow,
         server=server.settings,

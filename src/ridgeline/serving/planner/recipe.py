@@ -212,6 +212,19 @@ class _Case:
             parse_routing(self.given["experts"])
         if "accept_length" in self.given:
             parse_acceptance(self.given["accept_length"])
+        self._require_served()
+
+    def _require_served(self) -> None:
+        """All requests must be answered, or no run of these studies counts."""
+        said, context = f"traffic={self.given.get('traffic', 'sharegpt')}", self.shipped.context_tokens
+        if self.traffic.has_sessions and not self.paced:
+            raise InputError(f"{said}: turns wait for answers; give concurrency=, so many sessions at once")
+        if beyond := sum(tokens > context for tokens in self.request_tokens):
+            raise InputError(
+                f"{said}: {beyond:,} of {len(self.request_tokens):,} requests exceed the context of "
+                f"{self.shipped.name}, {context:,} tokens, and are refused by an engine; send shorter ones, or take a "
+                "model with a longer context"
+            )
 
     @property
     def paced(self) -> bool:

@@ -33,8 +33,16 @@ from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, summa
 from ridgeline.serving.traffic.session_mix import shared_by_all
 from ridgeline.serving.traffic.traffic import Traffic, parse_traffic, sessions_at_once
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
+from ridgeline.serving.twin.cluster import CACHE_AWARE, POLICIES
 from ridgeline.serving.twin.served_runs import ENOUGH
-from ridgeline.serving.twin.simulate import SimulationResult, simulate, step_time, within_context
+from ridgeline.serving.twin.simulate import (
+    SimulationResult,
+    host_tier_gib,
+    simulate,
+    step_time,
+    tier_assumed,
+    within_context,
+)
 
 # A search ends when the number that fails is at most so many times the one that holds.
 NEAR, _NEAR_TIER = 1.1, 1.25
@@ -45,12 +53,14 @@ _MISSED_TIMES, _MISSED_MORE = 1.5, 0.02
 _OWN_WORK = 0.3  # of TTFT: a prompt that takes so much of it by itself is what is slow
 _BUSY = 0.5  # what goes on for more of the time than this is what requests wait for
 UNATTRIBUTED = "can't be attributed"
+EVERY_ROUTING = "all"
 _HOST_GPU_BYTES = 256 * GIB  # of a node with 2 TiB and eight GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class SessionsRequest:
-    """What is to be served, on what, within which limits. Without a layout the best for all GPUs are compared."""
+    """What is to be served, on what, within which limits. Without a layout the best for all GPUs are compared; with
+    `routing` all, the routers of its copies."""
 
     model: str
     gpu: str
@@ -134,6 +144,12 @@ class SessionsPlan(JsonForm, Shown):
     assumed: tuple[str, ...] = ()
     calibrated: bool = field(default=False, metadata=NOT_IN_JSON)
 
+    @property
+    @also_in_json()
+    def routing(self) -> str:
+        """What deals sessions to copies of the engine; empty where there is one."""
+        return self.deployment.routing if self.deployment.layout.dp > 1 else ""
+
     def shown(self) -> TextTable:
         limits = ", ".join(map(str, self.limits))
         head = f"at most {self.sessions:,} sessions" if self.sessions else "no number of sessions"
@@ -147,7 +163,8 @@ class SessionsPlan(JsonForm, Shown):
         notes += [f"reach: {self.reach}"] if self.reach else []
         rows = tuple(self._row(load) for load in self.loads)
         columns = ("sessions", "TTFT p50", "TTFT p95", "TPOT p50", "hit GPU", "hit host", unit_of("requests_s"), "")
-        title = f"{self.deployment}: {head} within {limits}   (modelled, {sure})"
+        what = ", ".join(filter(None, (str(self.deployment), self.routing)))
+        title = f"{what}: {head} within {limits}   (modelled, {sure})"
         return TextTable(title, columns, rows, notes=(*notes, *(f"assumed: {text}" for text in self.assumed)))
 
     def _row(self, load: SessionLoad) -> tuple[str, ...]:
@@ -172,7 +189,7 @@ class SessionsPlan(JsonForm, Shown):
 
 @dataclass(frozen=True, repr=False)
 class SessionsAnswer(JsonForm, Shown):
-    """A plan for each layout that was tried, the one that holds most sessions first."""
+    """A plan for each layout or router that was tried, the one that holds most sessions first."""
 
     traffic: str
     plans: tuple[SessionsPlan, ...]
@@ -212,6 +229,7 @@ def plan_sessions(asked: SessionsRequest) -> SessionsAnswer:
     for deployment in _deployments(asked, traffic, slos, calibration):
         try:
             search = _Search(deployment, traffic, calibration, slos)
+            _require_host_memory(search, asked.host_memory_gib)
             search.alone_ms()
         except InputError as error:  # too small a pool for the longest request
             refused.append(error)
@@ -228,14 +246,31 @@ def plan_sessions(asked: SessionsRequest) -> SessionsAnswer:
     return SessionsAnswer(asked.traffic, tuple(plans), time.process_time() - started_s)
 
 
+def _require_host_memory(search: _Search, has_gib: float | None) -> None:
+    takes_gib = host_tier_gib(search.deployment, search.times.applied)
+    if has_gib is not None and takes_gib > has_gib:
+        raise InputError(
+            f"the host tiers of a node take {takes_gib:,.0f} GiB, and --host-memory says {has_gib:g}; "
+            "ask for a smaller --host-tier"
+        )
+
+
 def _deployments(
     asked: SessionsRequest, traffic: Traffic, slos: tuple[Slo, ...], calibration: Calibration
 ) -> Iterator[Deployment]:
     settings = parse_engine(asked.engine, asked.settings or EngineSettings())
     if asked.layout is not None:
         names = {name: getattr(asked, name) for name in ("fabric", "dtype", "kv_dtype", "routing")}
-        yield with_room(describe(asked.model, asked.gpu, asked.layout, settings, **names))[0]
+        found = with_room(describe(asked.model, asked.gpu, asked.layout, settings, **names))[0]
+        if asked.routing == EVERY_ROUTING:
+            if asked.layout.dp < 2:
+                raise InputError("--routing all compares routers, and a single engine needs none; say --dp 2 or more")
+            yield from (replace(found, routing=policy) for policy in POLICIES)
+        else:
+            yield found
         return
+    if asked.routing == EVERY_ROUTING:
+        raise InputError("--routing all compares the routers of one layout; say which, by --tp and --dp")
     model = load_model(asked.model).with_dtype(asked.dtype, asked.kv_dtype)
     cluster = make_cluster(asked.gpu, asked.nodes, asked.gpus_per_node, asked.fabric)
     arrivals = within_context(traffic, model)[0].arrivals()
@@ -268,8 +303,8 @@ class _Search:
         if deployment.layout.disaggregated:
             raise InputError("sessions are planned for engines that both prefill and decode; leave the groups out")
         self.traffic, cut = within_context(traffic, deployment.model)
-        self.assumed = (*deployment.model.assumed, *cut)
         self.times, _, pool = step_time(deployment, deployment.layout, "both", calibration)
+        self.assumed = (*deployment.model.assumed, *tier_assumed(deployment, self.times.applied), *cut)
         self.rank_tokens = pool // deployment.layout.attn_dp
         self.pool_tokens = pool * deployment.layout.dp
         rows = [row for row in self.traffic.arrivals() if row.session is not None]
@@ -380,6 +415,13 @@ class _Search:
         """What ends it at the first load that fails."""
         missed, least = 1 - load.found, 1 - max(each.found for each in self.loads.values())
         if missed > max(_MISSED_TIMES * least, least + _MISSED_MORE):
+            deployment = self.deployment
+            strays = deployment.layout.dp > 1 and deployment.routing != CACHE_AWARE
+            if strays and load.live_tokens < self.pool_tokens / 2:
+                return "router", (
+                    f"{deployment.routing} sends turns to copies that do not hold their context: {missed:.1%} of "
+                    f"prompt tokens are in no cache, {least:.1%} where most are, while the KV pool has room"
+                )
             return "KV pool", (
                 f"{load.sessions:,} sessions hold {load.live_tokens:,} tokens of context, the pool has room for "
                 f"{self.pool_tokens:,}; {missed:.1%} of prompt tokens are in no cache, {least:.1%} where all fit"

@@ -117,7 +117,7 @@ def _weka_requests(
             turns += _weka_requests(recording, where, within, child, session, from_s + (start_s or 0.0), scope, texts)
             continue
         inputs, hashes = tokens_of(fields.get("in")), fields.get("hash_ids", [])
-        if not isinstance(hashes, list) or not all(isinstance(name, int | str) for name in hashes):
+        if not isinstance(hashes, list) or not all(type(name) in (int, str) for name in hashes):
             raise InputError(f"{here}: hash_ids must be a list of whole numbers, one for each block")
         if inputs is None:
             recording.skip(here, "without a length")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
@@ -59,22 +58,20 @@ class Recording:
 
     def _taken_apart(self, text: str) -> Iterator[tuple[str, Any]]:
         opening, first = text.lstrip()[:1], text.lstrip().partition("\n")[0]
-        if opening in "[{" and not _is_json(first):
+        if opening == "[" or (opening == "{" and not _is_json(first)):
             try:
-                whole = json.loads(text)
+                whole = _parsed(text)
             except ValueError as bad:
                 if opening == "[" and FINISHED not in text:
                     raise InputError(f"{self.path}: not JSON ({bad}); {SHAPES}") from None
             else:
                 yield from self._whole(whole)
                 return
-        if opening == "[" and _is_json(first):
-            yield from self._whole(json.loads(text))
-        elif FINISHED in text and opening != "{":
-            yield from ((where, {"log": line}) for where, line in self._lines(text) if FINISHED in line)
+        if FINISHED in text and opening != "{":
+            lines = self._whole_lines(text, text.endswith("}"))
+            yield from ((where, {"log": line}) for where, line in lines if FINISHED in line)
         elif first.startswith("TIMESTAMP,"):
-            rows = csv.DictReader(text.splitlines())
-            yield from ((f"{self.path}:{number}", row) for number, row in enumerate(rows, start=2))
+            yield from self._csv(text)
         else:
             yield from self._json_lines(text)
 
@@ -89,14 +86,33 @@ class Recording:
             if line.strip():
                 yield f"{self.path}:{number}", line
 
+    def _whole_lines(self, text: str, ended: bool = False) -> Iterator[tuple[str, str]]:
+        """But for a last one without its end, whose numbers may be cut short."""
+        lines = list(self._lines(text))
+        if len(lines) > 1 and not ended and not text.endswith("\n"):
+            self._note_half()
+            lines.pop()
+        yield from lines
+
+    def _csv(self, text: str) -> Iterator[tuple[str, Any]]:
+        rows = csv.DictReader(line for _, line in self._whole_lines(text))
+        try:
+            for row in rows:
+                yield f"{self.path}:{rows.line_num}", row
+        except csv.Error as bad:
+            raise InputError(f"{self.path}:{rows.line_num + 1}: not CSV ({bad}); {SHAPES}") from None
+
+    def _note_half(self) -> None:
+        self.note("half line", "at the end left out, as a killed writer leaves it")
+
     def _json_lines(self, text: str) -> Iterator[tuple[str, Any]]:
         lines = list(self._lines(text))
         for place, (where, line) in enumerate(lines):
             try:
-                yield where, json.loads(line)
+                yield where, _parsed(line)
             except ValueError as bad:
                 if 0 < place == len(lines) - 1 and not text.endswith("\n"):
-                    self.note("half line", "at the end left out, as a killed writer leaves it")
+                    self._note_half()
                     return
                 raise InputError(f"{where}: not JSON ({bad}); a trace holds one JSON object per line") from None
 
@@ -110,9 +126,16 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: cannot be read ({bad.strerror or bad}); {SHAPES}") from None
 
 
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def _is_json(line: str) -> bool:
     try:
-        json.loads(line)
+        _parsed(line)
     except ValueError:
         return False
     return True
@@ -133,7 +156,7 @@ def whole_of(value: Any) -> int | None:
     """A whole number from zero, also one written as text; None for anything else."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= _DIGITS:
         return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if type(value) is int and 0 <= value < 10**_DIGITS else None
 
 
 def tokens_of(value: Any) -> int | None:
@@ -142,12 +165,13 @@ def tokens_of(value: Any) -> int | None:
     return None if tokens is None or tokens > _MOST_TOKENS else tokens
 
 
-def seconds_of(where: str, name: str, value: Any) -> float | None:
+def seconds_of(where: str, name: str, value: Any, a_second: float = 1.0) -> float | None:
+    """`a_second`: how many of the value's units are one."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LATEST_S:
-        raise InputError(f"{where}: {name} is {value!r}, which is not a time; give seconds, zero or above")
-    return float(value) if math.isfinite(value) else None
+    if type(value) not in (int, float) or not 0 <= value <= _LATEST_S * a_second:
+        raise InputError(f"{where}: {name} is {value!r}, which is not a time; give a number, zero or above")
+    return float(value / a_second)
 
 
 def blocks_fit(blocks: int, tokens: int, block_tokens: int) -> bool:
@@ -156,9 +180,9 @@ def blocks_fit(blocks: int, tokens: int, block_tokens: int) -> bool:
 
 
 def session_name(where: str, field: str, value: Any) -> str | int | None:
-    if value is not None and not isinstance(value, str | int):
+    if value is not None and type(value) not in (str, int):
         raise InputError(f"{where}: {field} is {value!r}; name a session by a word or a number")
-    return value
+    return value  # type: ignore[no-any-return]  # one of these
 
 
 def block_size(where: str, fields: Mapping[str, Any], usual: int) -> int:

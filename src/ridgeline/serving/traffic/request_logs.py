@@ -26,6 +26,7 @@ from ridgeline.serving.traffic.turn_order import Turn, conversations
 # The names of the semantic conventions for GenAI, then the older ones, which vLLM's spans still carry.
 _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_LONGEST_S = 86_400.0  # of a request: an end beyond it is none
 _CACHED = ("gen_ai.usage.cache_read.input_tokens", "gen_ai.usage.cache_read_input_tokens")
 
 
@@ -49,6 +50,8 @@ def spans(recording: Recording) -> list[TraceRow]:
                 recording.skip(where, "without a length, or without an end")
             elif end_s < start_s:
                 raise InputError(f"{where}: span {name} ends before it begins; its clock went back")
+            elif end_s > start_s + _LONGEST_S:
+                recording.skip(where, "that took more than a day")
             else:
                 talk = first_of(values, "gen_ai.conversation.id") or first_of(span, "traceId", "trace_id") or name
                 cached = tokens_of(first_of(values, *_CACHED)) or 0
@@ -96,7 +99,7 @@ def _nanoseconds(where: str, span: Mapping[str, Any], edge: str) -> float | None
     nanoseconds = whole_of(found)
     if nanoseconds is None:
         raise InputError(f"{where}: {edge}TimeUnixNano is {found!r}; give whole nanoseconds, zero or above")
-    return seconds_of(where, f"{edge}TimeUnixNano", nanoseconds / 1e9)
+    return seconds_of(where, f"{edge}TimeUnixNano", nanoseconds, 1e9)
 
 
 def _from(turn: Turn, first_s: float) -> Turn:
@@ -107,29 +110,35 @@ def own_records(recording: Recording) -> list[TraceRow]:
     """requests.jsonl of `ridgeline bench` or of the twin."""
     turns: list[Turn] = []
     alone: list[TraceRow] = []
+    numbers: set[int] = set()
     for where, found in recording.entries:
         inputs, outputs = tokens_of(found.get("input_tokens")), tokens_of(found.get("output_tokens"))
         names = ("scheduled_s", "sent_s", "end_s")
         scheduled_s, sent_s, end_s = (seconds_of(where, name, found.get(name)) for name in names)
-        session = session_name(where, "session", found.get("session"))
+        session, number = session_name(where, "session", found.get("session")), whole_of(found.get("number"))
         if inputs is None or outputs is None:
             raise InputError(f"{where}: needs whole numbers input_tokens and output_tokens")
         if found.get("status", "ok") != "ok":
             recording.skip(where, "that failed")
+        elif number in numbers:
+            recording.skip(where, "with the number of one before it")
         elif session is None:
             alone.append(TraceRow(max(1, inputs), max(1, outputs), scheduled_s))
-        elif sent_s is None or end_s is None or end_s < sent_s:
+        elif sent_s is None or end_s is None or not sent_s <= end_s <= sent_s + _LONGEST_S:
             recording.skip(where, "that never ended")
         else:
             cached = min(inputs, tokens_of(found.get("cached_tokens")) or 0)
             turns.append(Turn(where, session, inputs, outputs, sent_s, end_s, cached_tokens=cached))
+        if number is not None:
+            numbers.add(number)
     if turns and alone:
         raise InputError(f"{recording.path}: some requests have a session and some none; give each line a session")
     return alone or conversations(turns)
 
 
-_TOKENS = re.compile(r"'(prompt_tokens|completion_tokens)': (\d+)")
-_SECONDS = re.compile(r"'(e2e_latency|response_sent_to_client_ts)': ([\d.]+)")
+# with what ends a number, which may be cut short where the line is
+_TOKENS = re.compile(r"'(prompt_tokens|completion_tokens)': (\d{1,20})[,}]")
+_SECONDS = re.compile(r"'(e2e_latency|response_sent_to_client_ts)': (\d+(?:\.\d*)?(?:e[-+]?\d+)?)[,}]")
 _STAMP = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)")
 
 
@@ -152,9 +161,11 @@ def sglang_log(recording: Recording) -> list[TraceRow]:
         end_s = meta.get("response_sent_to_client_ts")
         if end_s is None:
             end_s = _clock_s(stamp)
-        took_s = seconds_of(where, "e2e_latency", meta.get("e2e_latency")) or 0.0
+        took_s = seconds_of(where, "e2e_latency", meta.get("e2e_latency"))
+        if took_s is None:
+            recording.note("request", "without e2e_latency, taken to begin when it was answered")
         at_s = seconds_of(where, "the time of the answer", end_s)
-        rows.append(TraceRow(max(1, inputs), max(1, outputs), None if at_s is None else at_s - took_s))
+        rows.append(TraceRow(max(1, inputs), max(1, outputs), None if at_s is None else at_s - (took_s or 0.0)))
     return _from_zero(rows)
 
 

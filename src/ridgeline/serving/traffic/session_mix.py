@@ -77,7 +77,8 @@ class SessionMix:
     `outlines`: sessions, each as likely as any other. `added`: what a turn adds, over the average of its session. Of
     `edited_share` of the turns the history is edited, so that they keep `edited_kept` of the prompt before; a prompt
     that would exceed its session's longest is compacted to `compacted_tokens` and keeps `compacted_kept`.
-    `shared_tokens`: instructions and tools with which all sessions begin. `words`: as typed after `--traffic`.
+    `shared_tokens`: instructions and tools with which all sessions begin. `words`: as typed after `--traffic`. `notes`:
+    what was left out of the file that it was fitted to.
     """
 
     words: str
@@ -91,6 +92,7 @@ class SessionMix:
     compacted_tokens: QuantileCurve = _NONE
     shared_tokens: int = 0
     answers_stay: bool = False
+    notes: tuple[str, ...] = ()
 
     def draw(self, count: int, rng: random.Random) -> list[TraceRow]:
         rows: list[TraceRow] = []
@@ -180,6 +182,7 @@ def fit(recorded: Replay) -> SessionMix:
         compacted_tokens=QuantileCurve.of([tokens for _, tokens in compacted]) if compacted else _NONE,
         shared_tokens=shared_by_all([(rows[at].text, rows[at].input_tokens) for at, *_ in by_session(rows)]),
         answers_stay=recorded.answers_stay,
+        notes=recorded.notes,
     )
 
 

@@ -30,6 +30,10 @@ def read_trace(path: Path) -> Replay:
     rows = reader(recording)
     if not rows:
         raise recording.refuse_empty()
+    if any(row.at_s is not None for row in rows):
+        for row in rows:
+            if row.at_s is None and not row.after:
+                recording.note("request", "without a time, so that none is sent at its own")
     if all(row.at_s is not None for row in rows):
         rows = in_order(rows, sorted(range(len(rows)), key=lambda place: rows[place].at_s or 0.0))
     return Replay(tuple(rows), str(path), reader is chats, recording.notes())
@@ -43,12 +47,10 @@ def _lengths(recording: Recording) -> list[TraceRow]:
     for where, fields in recording.entries:
         found = (first_of(fields, "input_length", "input_tokens"), first_of(fields, "output_length", "output_tokens"))
         inputs, outputs = map(tokens_of, found)
-        at_s, hashes = fields.get("at_s"), fields.get("hash_ids") or ()
-        if at_s is None and fields.get("timestamp") is not None:
-            stamp = fields["timestamp"]
-            at_s = stamp / 1000.0 if isinstance(stamp, int | float) else stamp
-        at_s = seconds_of(where, "at_s, or timestamp in milliseconds,", at_s)
-        if not isinstance(hashes, list | tuple) or not all(isinstance(name, int) for name in hashes):
+        at_s, hashes = seconds_of(where, "at_s", fields.get("at_s")), first_of(fields, "hash_ids") or []
+        if at_s is None:
+            at_s = seconds_of(where, "timestamp, in milliseconds,", fields.get("timestamp"), 1e3)
+        if not isinstance(hashes, list) or not all(type(name) is int for name in hashes):
             raise InputError(f"{where}: hash_ids must be whole numbers, one per block of {PREFIX_BLOCK_TOKENS} tokens")
         size = block_size(where, fields, PREFIX_BLOCK_TOKENS)
         texts = texts or TextsByBlock(size)

@@ -169,6 +169,11 @@ class Traffic:
         lengths = self.lengths
         return isinstance(lengths, Replay | SessionMix) and lengths.waits(self.requests, random.Random(self.seed))
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of a recording could not be used."""
+        return self.lengths.notes if isinstance(self.lengths, Replay | SessionMix) else ()
+
     def arrivals(self) -> list[Arrival]:
         """Every request, in order of time; the turns of a session where they wait for each other come in their order.
         In a closed loop all sessions are due at zero and wait for a free place."""
@@ -255,6 +260,8 @@ def parse_traffic(
     _refuse_two_paces(in_sessions | {"--rate": rate_s, "--concurrency": concurrency})
     if sessions is not None and sessions < 1:
         raise InputError(f"--sessions {sessions} would send nothing; use 1 or more")
+    if sessions is not None and sessions > _MOST_REQUESTS:
+        raise InputError(f"--sessions {sessions} are more than one run keeps; use {_MOST_REQUESTS:,} or fewer")
     if start_within and sessions is None:
         raise InputError("--start-within is for --sessions N: it is where in their first session the N places begin")
     lengths, at_once = parse_lengths(text), concurrency if sessions is None else sessions
@@ -276,6 +283,8 @@ def parse_traffic(
     count = usual_requests if count is None else count
     traffic = Traffic(lengths, count, pace, seed, rules=rules, duration_s=duration_s)
     asked = [name for name, value in (in_sessions | {"--idle-cap": idle_cap_s}).items() if value is not None]
+    if asked and not traffic.has_sessions and isinstance(lengths, Replay) and lengths.has_sessions:
+        raise InputError(f"the first {count:,} requests of {text} wait for no answer; ask for more by --requests")
     if asked and not traffic.has_sessions:
         raise InputError(
             f"{asked[0]} needs sessions, whose turns wait for answers, and {text} has none; use --traffic with a "

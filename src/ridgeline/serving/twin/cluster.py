@@ -20,7 +20,8 @@ from ridgeline.serving.twin.front_end import NO_FRONT_END, FrontEnd, Tokenizers
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.scheduler import Engine
 
-POLICIES = ("round-robin", "least-load", "cache-aware")
+CACHE_AWARE = "cache-aware"
+POLICIES = ("round-robin", "least-load", CACHE_AWARE)
 
 
 # Of sglang-router and smg (--cache-threshold, --balance-abs-threshold, --balance-rel-threshold).

@@ -14,9 +14,10 @@ from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, dig
 from ridgeline.records.measurement import Origin
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import nearest_fits
-from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
-from ridgeline.serving.engines.settings import acceptance_assumed, resolve
+from ridgeline.serving.engines.settings import Applied, acceptance_assumed, resolve
+from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.serving.traffic.replay import Replay
@@ -187,7 +188,13 @@ def simulate(
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
-        assumed=(*deployment.model.assumed, *_assumed(deployment), *cut, *_in_step(traffic)),
+        assumed=(
+            *deployment.model.assumed,
+            *_assumed(deployment),
+            *tier_assumed(deployment, engines[-1].applied),
+            *cut,
+            *_in_step(traffic),
+        ),
         reach=known.line or doubts.validation.line,
         # engines of a role are equal, and those that prefill come first
         engines={
@@ -282,6 +289,20 @@ def _assumed(deployment: Deployment) -> tuple[str, ...]:
     return (acceptance_assumed(deployment.model, settings),)
 
 
+def host_tier_gib(deployment: Deployment, applied: Applied) -> float:
+    """What tiers of KV in host memory take of a node."""
+    layout = deployment.layout
+    rank_bytes = applied.host_tokens / layout.attn_dp * rank_kv_bytes_per_token(deployment.model, layout)
+    return rank_bytes * min(layout.gpus_per_node, layout.replica_gpus * layout.dp) / GIB
+
+
+def tier_assumed(deployment: Deployment, applied: Applied) -> tuple[str, ...]:
+    size = host_tier_gib(deployment, applied)
+    if not size or deployment.layout.disaggregated:
+        return ()
+    return (f"each node has {size:,.0f} GiB of memory for the host tier",)
+
+
 def _applied(engine: Engine, role: str, deployment: Deployment) -> dict[str, object]:
     """What this engine is taken to run with, whoever chose it: the person who asked, or the engine's own defaults."""
     settings, model = deployment.role_settings(role), deployment.model
@@ -333,7 +354,7 @@ def within_context(traffic: Traffic, model: Model) -> tuple[Traffic, tuple[str, 
     arrivals, context = _arrivals(traffic), model.context_tokens
     beyond = [a for a in arrivals if a.input_tokens + a.output_tokens > context]
     if not beyond:
-        return traffic, ()
+        return traffic, traffic.notes
     recorded = isinstance(traffic.lengths, Replay | SessionMix)
     if isinstance(traffic.lengths, Fixed) or (recorded and len(beyond) == len(arrivals)):
         longest = max(beyond, key=lambda a: a.input_tokens + a.output_tokens)
@@ -345,7 +366,8 @@ def within_context(traffic: Traffic, model: Model) -> tuple[Traffic, tuple[str, 
         )
     what = "are left out, as a server would refuse them" if recorded else "are cut to it"
     count = f"{len(beyond):,} of {len(arrivals):,} requests"
-    return replace(traffic, most_tokens=context), (f"{count} exceed the context of {context:,} tokens and {what}",)
+    cut = f"{count} exceed the context of {context:,} tokens and {what}"
+    return replace(traffic, most_tokens=context), (*traffic.notes, cut)
 
 
 def _in_step(traffic: Traffic) -> tuple[str, ...]:

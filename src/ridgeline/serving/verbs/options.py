@@ -14,11 +14,10 @@ import typer
 
 from ridgeline.cli.options import takes as takes  # for the verbs beside this file
 from ridgeline.errors import InputError
-from ridgeline.serving.engines import behaviour, fitting
+from ridgeline.serving.engines import behaviour, fitting, flags, releases
 from ridgeline.serving.engines import deployment as engines_deployment
 from ridgeline.serving.engines import layout as engines_layout
 from ridgeline.serving.engines import settings as engines_settings
-from ridgeline.serving.engines.releases import USUAL_ENGINE
 from ridgeline.serving.twin import calibration
 
 if TYPE_CHECKING:
@@ -106,6 +105,22 @@ def host_tier(text: str | None) -> dict[str, float]:
     return {"host_tier_ratio" if text.endswith("x") else "host_tier_size": size}
 
 
+def _refuse_caches(settings: engines_settings.EngineSettings) -> None:
+    """Raises where this release cannot keep KV as it is asked to."""
+    values, engine = engines_settings.host_tier_values(settings), settings.engine
+    if values and not settings.radix_cache:
+        # vLLM's native one would run so, and is not modelled
+        raise InputError("the twin has no --host-tier without a prefix cache, and --no-radix-cache is set; drop one")
+    if settings.eviction != engines_settings.EVICTIONS[0]:
+        values["radix_eviction_policy"] = settings.eviction
+    known = flags.engine_flags(engine)
+    for name in values:
+        if not known.knows(name):
+            raise InputError(f"{releases.title_of(engine)} has no {name}; leave --eviction out")
+        if gap := known.missing(name, settings.version):
+            raise InputError(f"{releases.release_text(engine, settings.version)} {gap}")
+
+
 # settings of the processes around a served engine's scheduler
 _SERVED = ("recv_interval", "tokenizer_workers", "detokenizer_workers", "stream_interval")
 
@@ -125,7 +140,7 @@ class EngineArguments:
     attn_dp: Annotated[
         int, typer.Option(help="Attention data-parallel groups within tp, each with its own requests and KV.")
     ] = 1
-    engine: EngineName = USUAL_ENGINE
+    engine: EngineName = releases.USUAL_ENGINE
     dtype: Dtype = None
     kv_dtype: KvDtype = None
     mem_fraction: Annotated[float | None, typer.Option(help="GPU memory share, --mem-fraction-static.")] = None
@@ -158,12 +173,14 @@ class EngineArguments:
             "draft_tokens": self.draft_tokens,
             "accept_length": None if kept is None else kept.length(max(0, self.draft_tokens - 1)),
         }
-        return engines_settings.settings_of(
+        found = engines_settings.settings_of(
             said,
             engines_settings.parse_engine(
                 self.engine, engines_settings.EngineSettings(attention_backend=self.attention_backend, **own)
             ),
         )
+        _refuse_caches(found)
+        return found
 
     def layout(self, *, whole_nodes: bool = True) -> engines_layout.Layout:
         """Nodes that were left out follow from the ranks; without `whole_nodes` a node is no larger than they need."""

@@ -29,7 +29,9 @@ class SessionsArguments(option.EngineArguments):
     """A layout, or GPUs to choose one for, and its sessions."""
 
     fabric: option.Fabric = None
-    routing: option.Routing = "cache-aware"
+    routing: Annotated[
+        str, typer.Option(help="round-robin, least-load or cache-aware; all: compare them, for copies of an engine.")
+    ] = "cache-aware"
     page_size: option.PageSize = 1
     eviction: option.Eviction = "lru"
     host_tier: option.HostTier = None
@@ -52,8 +54,8 @@ class SessionsArguments(option.EngineArguments):
         return planner_sessions.SessionsRequest(
             layout=None if compared else self.layout(),
             settings=self.settings(page_size=self.page_size, eviction=self.eviction, **kept),
-            nodes=self.nodes or 1,
-            gpus_per_node=self.gpus_per_node or 8,
+            nodes=1 if self.nodes is None else self.nodes,
+            gpus_per_node=8 if self.gpus_per_node is None else self.gpus_per_node,
             slos=tuple(self.slos or ()),
             **{name: getattr(self, name) for name in _SAME},
         )
@@ -89,7 +91,12 @@ def sessions(
 
 def _text(answer: SessionsAnswer) -> str:
     shown = answer.best.shown()
-    others = [(str(plan.deployment.layout), f"{plan.sessions:,} sessions", plan.why) for plan in answer.plans[1:]]
+    others = [
+        (f"{plan.deployment.layout} {plan.routing}".strip(), f"{plan.sessions:,} sessions", plan.why)
+        for plan in answer.plans[1:]
+    ]
+    alike = len({str(plan.deployment.layout) for plan in answer.plans}) == 1
+    head = f"  other {'routers' if alike else 'layouts'}"
     runs = sum(plan.simulations for plan in answer.plans)
     return "\n".join(
         [
@@ -98,7 +105,7 @@ def _text(answer: SessionsAnswer) -> str:
             *aligned([shown.head, *shown.rows], left=(7,)),
             "",
             *(f"  {note}" for note in shown.notes),
-            *(["", "  other layouts", *aligned(others, left=(0, 2))] if others else []),
+            *(["", head, *aligned(others, left=(0, 2))] if others else []),
             f"  {runs} runs simulated in {answer.cpu_s:.1f} CPU-s",
         ]
     )

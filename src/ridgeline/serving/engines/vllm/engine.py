@@ -266,7 +266,8 @@ class _Vllm(ServingEngine):
             how = 'write it as {"method": "mtp", "num_speculative_tokens": 3}'
             return f"speculative_config {wrong}; {how}"
         if model is not None and lacks_layers(model, values):
-            return f"{model.name} has no drafting layers of its own (mtp); name a draft model, or draft by ngram"
+            own = "drafting layers of its own (speculative_config: mtp)"
+            return f"{model.name} has no {own}; name a draft model, or draft by ngram"
         return excluded(EXCLUSIONS, values, version)
 
     def host_tier_bytes(self, values: Mapping[str, Value], ranks: int, pool_bytes: float) -> float:

@@ -11,8 +11,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, Tag, WithJsonSchema
 
 from ridgeline.errors import InputError, Problem
 from ridgeline.records.expression import Value
+from ridgeline.records.template import field_names
 from ridgeline.serving.engines.behaviour import CURVE_NAMES, parse_acceptance, parse_routing
 from ridgeline.serving.engines.install import Install
+from ridgeline.serving.engines.releases import parse_version
 from ridgeline.serving.hardware.cluster import load_gpu
 from ridgeline.serving.load.questions import read_questions
 from ridgeline.serving.traffic.requests import Slo
@@ -285,9 +287,12 @@ def read_options(
     if serves and given.get("concurrency") is None and given.get("rate") is None:
         how = "say how hard to load: concurrency (requests at once) or rate (a second)"
         problems.append(Problem(("workload",), how))
-    load = _load(form, folder)
+    if form.version and not field_names(form.version) and not parse_version(form.version):
+        how = "write it as 0.5.15, or leave it out where the engine can be asked"
+        problems.append(Problem(("workload", "version"), f"{form.version!r} is no release; {how}"))
+    load, unused = _load(form, folder), tuple[str, ...]()
     try:
-        load.recipe(paced=serves)
+        unused = load.recipe(paced=serves).notes
     except InputError as error:
         problems.append(Problem(("workload", "traffic"), str(error)))
     flags = _flags(form, home)
@@ -322,6 +327,7 @@ def read_options(
         flags=flags,
         env=form.env,
         load=load,
+        unused=unused,
         experts=form.experts,
         acceptance=form.accept_length,
         questions=questions,

@@ -75,6 +75,7 @@ class EngineOptions:
     flags: Mapping[str, Value] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     load: Load = field(default_factory=Load)
+    unused: tuple[str, ...] = ()  # what of a recorded load cannot be sent
     experts: str = ""  # how tokens find their experts, as `behaviour.parse_routing` has it
     acceptance: Acceptance | None = None  # how many drafted tokens are kept
     questions: Questions | None = None

@@ -19,7 +19,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from ridgeline.errors import InputError, Problem, Where, near, nearest
-from ridgeline.records.expression import Value
+from ridgeline.records.expression import Value, is_number
 from ridgeline.records.measurement import metrics_of
 from ridgeline.records.run import Resources
 from ridgeline.records.site import Site
@@ -29,6 +29,7 @@ from ridgeline.records.template import render_env
 from ridgeline.serving.engines.base import ServingEngine, SimulatedRouting
 from ridgeline.serving.engines.behaviour import AS_LOADED, COLLAPSED, TRAINED, UNIFORM
 from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.failures import HOST_TIER_SIZES
 from ridgeline.serving.engines.install import Install, flags_of
 from ridgeline.serving.engines.knobs import ROWS, Part
 from ridgeline.serving.engines.layout_rules import layout_problems, other_makers
@@ -75,6 +76,7 @@ class KnobNames:
         yield from self.knob_problems(self._dialect.release_of(self._own_install))
         yield from field_problems(self._study, self.templates())
         yield from self.metric_problems("serve" if serves else "offline")
+        yield from self.traffic_problems()
 
     def asked_env(self, settings: Settings, build: str = ".") -> dict[str, str]:
         """What the study itself puts into the environment; `{build}` is the folder that its `builds` made."""
@@ -155,14 +157,34 @@ class KnobNames:
         rows = {k.name: ROWS.get(called(k.name)) for k in self._study.space.varied if k.name not in elsewhere}
         return [name for name, row in rows.items() if row is None or row.part is Part.NOWHERE]
 
-    def rate_remarks(self) -> list[str]:
-        """That nothing can serve more than it is sent, where the goal asks for as much as can be."""
+    def traffic_problems(self) -> Iterator[Problem]:
+        """Requests of one stated length that no engine takes."""
+        stated = self._options.load.traffic.startswith("fixed:")
+        if stated and not self._options.problems and (beyond := self._beyond_context(self._study.baseline)):
+            yield Problem(("workload", "traffic"), f"{beyond}; shorten them, or take a model with a longer context")
+
+    def _beyond_context(self, settings: Settings) -> str:
+        model, values = known_model(self._options), self.values(settings)
+        context = values.get("context_length", model and model.context_tokens)
+        if not is_number(context):
+            return ""
+        sent = [a.input_tokens + a.output_tokens for a in self._options.load.recipe(paced=False).arrivals()]
+        beyond = sum(tokens > context for tokens in sent)
+        what = f"{beyond:,} of {len(sent):,} requests exceed the context of {context:,.0f} tokens, and are refused by "
+        return f"{what}{self._dialect.title or self._dialect.name}" if beyond else ""
+
+    def load_remarks(self, settings: Settings) -> list[str]:
+        """What of a recording is not sent, or not taken; and that nothing can serve more than it is sent, where the
+        goal asks for as much as can be."""
         metric, rate_s = self._study.goal.metric, self._options.load.rate_s
+        left_out = (*self._options.unused, self._beyond_context(settings))
+        unused = [f"traffic: {note}" for note in left_out if note]
         if rate_s is None or metric not in NO_MORE_THAN_SENT:
-            return []
+            return unused
         return [
+            *unused,
             f"at {rate_s:g} requests/s no setting has a {metric} beyond what is sent: those that keep up look alike; "
-            "raise `rate` beyond what the best one serves, or load by `concurrency`"
+            "raise `rate` beyond what the best one serves, or load by `concurrency`",
         ]
 
     @property
@@ -256,7 +278,8 @@ def _tier_refusal(
     if memory is None or tier <= memory:
         return None
     have, want = (f"{size / 1e9:,.0f} GB" for size in (memory, tier))
-    return f"the host tiers of {ranks} ranks take {want} of a node that has {have}; ask for less of a rank"
+    said = ", ".join(name for name in HOST_TIER_SIZES if name in values)
+    return f"the host tiers of {ranks} ranks ({said}) take {want} of a node that has {have}; ask for less of a rank"
 
 
 def tier_remark(

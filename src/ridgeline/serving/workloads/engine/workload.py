@@ -169,7 +169,10 @@ class EngineWorkload(Workload):
         install, site = self._options.install(settings), self._study.site
         asked = self._study.job.resources(settings)
         values, version = self._names.values(settings), self._dialect.release_of(install)
-        nodes, found = asked.nodes, list[str | Problem]([*self._names.rate_remarks(), *self._scripts.dummy.remarks()])
+        nodes, found = (
+            asked.nodes,
+            list[str | Problem]([*self._names.load_remarks(settings), *self._scripts.dummy.remarks()]),
+        )
         if tier := tier_remark(self._dialect, self._options, values, version, asked, site):
             found.append(Problem(self._names.place(HOST_TIER_SIZES), tier))
         if version == NEWEST:

@@ -123,10 +123,11 @@ class TwinWorkload(Workload):
             *self._options.problems,
             *self._names.knob_problems(self._release),
             *self._names.metric_problems("twin"),
+            *self._names.traffic_problems(),
         ]
 
     def remarks(self, settings: Settings) -> list[str]:
-        return self._names.rate_remarks()
+        return self._names.load_remarks(settings)
 
     def unmodelled(self) -> list[str]:
         return self._names.unmodelled()

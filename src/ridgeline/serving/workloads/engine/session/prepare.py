@@ -21,7 +21,7 @@ from ridgeline.files import write_whole
 from ridgeline.serving.engines.base import DATASET, HEAD, KEEP, MODEL, OFFLINE_RESULT, PORT, RENDEZVOUS, ServingEngine
 from ridgeline.serving.engines.failures import FailureCause
 from ridgeline.serving.traffic.prompts import Prompts
-from ridgeline.serving.traffic.traffic import Arrival
+from ridgeline.serving.traffic.traffic import Arrival, Replay
 from ridgeline.serving.workloads.engine.options import BAKE, Load
 from ridgeline.serving.workloads.engine.session import process as node
 from ridgeline.serving.workloads.engine.session.load import await_ready, measure_offline, plan_of, send_other
@@ -77,8 +77,9 @@ def _write_dataset(load: Load, path: Path, decoys: int = 0) -> None:
     answer: SGLang draws its warm-up prompts from all of the file and measures only those with an answer, so with many
     of them the warm-up sees next to nothing of what is measured.
     """
-    source = Path(load.traffic)
-    if source.is_absolute() and source.read_text(errors="replace").lstrip()[:1] == "[":
+    source, recipe = Path(load.traffic), load.recipe(paced=False)
+    chats = isinstance(recipe.lengths, Replay) and recipe.lengths.answers_stay
+    if chats and source.read_bytes().lstrip()[:1] == b"[":  # also not packed, nor a chat a line
         shutil.copyfile(source, path)
         return
     prompts, answers, others = (Prompts(load.seed + n) for n in range(3))
@@ -86,7 +87,7 @@ def _write_dataset(load: Load, path: Path, decoys: int = 0) -> None:
     for number in range(decoys):
         text = others.text(Arrival(number, 0.0, 8, 1)).decode()
         rows.append({"conversations": [{"from": "human", "value": text}, {"from": "gpt", "value": ""}]})
-    for arrival in load.recipe(paced=False).arrivals():
+    for arrival in recipe.arrivals():
         asked = replace(arrival, input_tokens=max(4, arrival.input_tokens))
         answer = replace(arrival, input_tokens=max(4, arrival.output_tokens), text=None)
         turns = (("human", prompts.text(asked)), ("gpt", answers.text(answer)))
