@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.text.table import json_text
-from ridgeline.serving.engines.base import engine_named
+from ridgeline.serving.engines import base
 from ridgeline.serving.figures import sessions as figures
 from ridgeline.serving.traffic import requests as traffic_requests
 from ridgeline.serving.traffic import traffic as traffic_traffic
@@ -120,7 +120,7 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
 def _counter_of_sent_back(result: SimulationResult) -> str:
     """What the engine itself calls them: SGLang retracts, vLLM preempts."""
     *_, applied = result.engines.values()
-    return engine_named(str(applied["engine"])).metrics.retractions
+    return base.engine_named(str(applied["engine"])).metrics.retractions
 
 
 def _engine(role: str, applied: Mapping[str, object]) -> str:
