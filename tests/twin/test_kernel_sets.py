@@ -43,6 +43,15 @@ def test_vllm_runs_its_own_experts_and_shares_what_nobody_measured_apart():
     assert kernels_of(h200, "vllm").decode("fa3", mla=False) == kernels_of(h200).decode("fa3", mla=False)
 
 
+@pytest.mark.parametrize("kernel_set", ["", "vllm"])
+def test_ranks_behind_one_switch_reduce_as_fast_whatever_node_they_are_in(kernel_set: str):
+    """Tables of GB300 have ranks of several nodes as well, where NCCL took 28 to 52 us: no engine's kernel."""
+    for ranks in (2, 4, 8):
+        gb300, gb200 = (kernels_of(load_gpu(gpu), kernel_set).reduction.delay(ranks) for gpu in ("gb300", "gb200"))
+        assert gb300 == pytest.approx(gb200, rel=0.75)
+        assert gb300 < 10e-6
+
+
 @pytest.mark.parametrize(
     ("engine", "kernel_set"),
     [("vllm", "vllm"), ("vllm:0.12.0", "vllm"), ("sglang:0.5.10", "sglang-0.5.10"), ("sglang:0.5.12", "")],
