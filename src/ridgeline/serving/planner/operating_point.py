@@ -15,7 +15,7 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, colocated_units, make_unit
 from ridgeline.serving.planner.scheme import Pair, Scheme, pairs, varied_pairs
 from ridgeline.serving.traffic.requests import Slo, Summary
-from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic
+from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic, no_collection
 from ridgeline.serving.twin.request import TooLate
 
 MOST_REQUESTS, _MOST_OFFLINE = 8000, 4000
@@ -296,6 +296,7 @@ def schemes_for(question: PlanQuestion, rate_s: float | None) -> tuple[list[Sche
     return every, schemes
 
 
+@no_collection()
 def try_all(schemes: Sequence[Scheme], traffic: Traffic, rate_s: float | None) -> list[Option]:
     """Simulates all but those that step times already show to be beaten by one that was simulated."""
     options: list[Option] = []
