@@ -30,6 +30,9 @@ GEMM = {"bfloat16": "bf16", "fp8_block": "fp8", "fp8": "fp8", "nvfp4": "fp4"}
 EXPERTS = {"bfloat16": "bf16", "fp8_block": "fp8", "nvfp4": "fp4", "int4_wo": "int4", "w4a8_mxfp4_mxfp8": "mxfp4",
            "w4a16_mxfp4": "mxfp4"}  # fmt: skip
 LINK = {"a100": 300e9, "l40s": 32e9, "rtx-pro-6000": 64e9, "h100": 450e9, "h200": 450e9}
+# GPUs of a node where it has fewer than eight: tables of more ranks are NCCL's between nodes, five times as slow, which
+# no engine runs inside an NVLink domain
+NODE = {"gb200": 4, "gb300": 4}
 MOST = 6000
 # The name of a set of constants in rates.yaml, and whose tables it is fitted to: the newest release without a number.
 NEWEST, OLDER, VLLM = "sglang", "sglang-0.5.10", "vllm"
@@ -328,7 +331,7 @@ def _reductions(gpu: str, folder: Path, engine: str, release: str) -> Iterator[F
     frame, source = _table(folder, f"comm/{engine}/{release}/custom_allreduce_perf.parquet")
     if frame is None:
         return
-    mine = frame[~frame.kernel_source.str.contains("eager")]
+    mine = frame[~frame.kernel_source.str.contains("eager") & (frame.num_gpus <= NODE.get(gpu, 8))]
     ranks, size = _columns(mine, "num_gpus", "message_size")
     link = LINK.get(gpu, 900e9)
     moved_s = 2 * (ranks - 1) / ranks * size * 2 / link

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recipes import Recipe, recipes_of
+from recipes import Recipe, launched, recipes_of
 
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout, disaggregated
@@ -118,7 +118,7 @@ def _as_told(row: dict[str, str], drafting: str, recipe: Recipe | None) -> Publi
     # rows with a date, and those that analyse them again, are InferenceX's; the others sent requests of one length
     shortest = SHORTEST if row["measured"] or "gap_analysis" in row["id"] else ALIKE[row["engine"]]
     decoding = layout.decode or layout
-    settings = _settings(row["engine"], numbered, -(-concurrency // (decoding.dp * decoding.attn_dp)))
+    settings = plain = _settings(row["engine"], numbered, -(-concurrency // (decoding.dp * decoding.attn_dp)))
     if row["engine"] == "sglang" and shortest == SHORTEST and cluster.gpu.generation == "blackwell":
         # InferenceX's recipes for SGLang on Blackwell look for new requests every 10 steps, every 30 from 16 users on
         settings = replace(settings, recv_interval=30 if concurrency >= 16 else 10)
@@ -133,6 +133,8 @@ def _as_told(row: dict[str, str], drafting: str, recipe: Recipe | None) -> Publi
     if drafting == "mtp":
         settings = replace(settings, draft_tokens=DRAFT_TOKENS)
     deployment = Deployment(model, cluster, layout, settings)
+    if row["mode"] == "agg" and shortest == SHORTEST:
+        deployment = launched(deployment, plain, row["measured"], concurrency, int(row["input_tokens"])) or deployment
     deployment = recipe.told(deployment) if recipe else _fitted(deployment)
     lengths = _lengths(int(row["input_tokens"]), int(row["output_tokens"]), requests, shortest)
     return PublicRow(

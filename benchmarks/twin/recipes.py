@@ -1,5 +1,8 @@
 """How the sweeps behind public rows started their engines: what a row does not say and its sweep's own files do.
 
+`measured/launches.csv` has the flags of the scripts for one engine for both phases, as they were from a day on
+(InferenceX, benchmarks/, at the commit that each line names; Apache-2.0). Layouts are the rows' own. Limits of 128 and
+256 running requests are left out: rows of more users have more than those past their first token. For split roles
 `measured/recipes.csv` joins InferenceX's configuration sheet of each day (which layouts, at which loads) with the
 recipe that the sheet names (NVIDIA/srt-slurm, merge of sa-submission-q1-2026), both Apache-2.0: commits 8a02464b8,
 ee032b37f and 593fb431a (B200 FP8), 84b7df683 (B200 FP4), fcc04aaa2 (H200), 78d48618f (H100), 2767db504 (GB200 FP4)
@@ -17,9 +20,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.flags import engine_flags
+from ridgeline.serving.engines.memory import plan_memory
+from ridgeline.serving.engines.settings import EngineSettings, model_of, settings_of
+from ridgeline.serving.engines.vllm.defaults import meant
 
 _ROLES = ("prefill", "decode")
+# What the sweeps' scripts look for new requests every, in steps, with fewer users than these and with as many.
+_LOOKS, _MANY = (10, 30), 16
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,23 @@ class Recipe:
         )
 
 
+def launched(deployment: Deployment, base: EngineSettings, day: str, users: int, prompt: int) -> Deployment | None:
+    """One engine for both phases, as the script of that day started it for so many users: what it leaves out is
+    `base`'s. Rows older than all scripts, or without a day, are of the first. None where no script is known."""
+    model, gpu = deployment.model, deployment.cluster.gpu
+    names = (gpu.name, model.weights_dtype)
+    mine = [w for w in _launches() if (w["gpu"], w["weights"]) == names and model.name.startswith(w["model"])]
+    told = [words for words in mine if words["since"] <= day] or mine[:1]
+    if not told:
+        return None
+    flags = told[-1]["flags"].format(users=users, look=_LOOKS[users >= _MANY], prompts=2 * prompt)
+    values = engine_flags(deployment.settings.engine).from_arguments(flags.split())
+    model = model_of(model, values)
+    if deployment.settings.engine == "vllm":
+        values = meant(values, plan_memory(model, gpu, deployment.layout, deployment.settings), gpu)
+    return replace(deployment, model=model, settings=settings_of(values, base))
+
+
 def recipes_of(row: Mapping[str, str], gpu: str, label: Mapping[str, str]) -> list[Recipe]:
     """Every recipe that may have made this row, the assumed one first; none where no sheet has its shape and load.
 
@@ -136,6 +161,13 @@ def _ranks(row: Mapping[str, str], role: str) -> str:
 
 def _whole(text: str) -> str:
     return str(int(float(text))) if text else ""
+
+
+@lru_cache(maxsize=1)
+def _launches() -> tuple[Mapping[str, str], ...]:
+    """Of each script the oldest first."""
+    with (Path(__file__).parent / "measured" / "launches.csv").open() as file:
+        return tuple(csv.DictReader(file))
 
 
 @lru_cache(maxsize=1)

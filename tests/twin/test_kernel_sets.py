@@ -1,5 +1,7 @@
 """Which measured kernels an engine's release runs, and what a layer launches besides them."""
 
+from dataclasses import replace
+
 import pytest
 
 from ridgeline.serving.engines.layout import Layout
@@ -7,7 +9,7 @@ from ridgeline.serving.engines.settings import DEFAULTS, Applied, parse_engine, 
 from ridgeline.serving.hardware.cluster import load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.twin.calibration import PRIORS
-from ridgeline.serving.twin.operators import Term, expert_rate, kernels, reduction_set
+from ridgeline.serving.twin.operators import Term, decode_attention, expert_rate, kernels, reduction_set
 from ridgeline.serving.twin.priors import SMALL_TILE
 from ridgeline.serving.twin.rates import kernels_of
 from ridgeline.serving.twin.steptime import StepTime
@@ -41,6 +43,36 @@ def test_vllm_runs_its_own_experts_and_shares_what_nobody_measured_apart():
     assert kernels_of(h200, "vllm").experts("fp8") != kernels_of(h200).experts("fp8")
     assert kernels_of(h200, "vllm").gemm("fp8") == kernels_of(h200).gemm("fp8")
     assert kernels_of(h200, "vllm").decode("fa3", mla=False) == kernels_of(h200).decode("fa3", mla=False)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "backend", "least", "most"),
+    [("h200", "fa3", 0.75, 0.95), ("b200", "flashinfer", 0.55, 0.65), ("b200", "trtllm_mla", 0.49, 0.51)],
+)
+def test_a_cache_in_8_bits_is_read_as_fast_as_its_kernel_was_measured(
+    gpu: str, backend: str, least: float, most: float
+):
+    """Half the bytes never take half the time on Hopper: its tables have 0.79 to 0.94."""
+    model = load_model("deepseek-r1" if backend.endswith("mla") else "llama-8b")
+    layout, card = Layout(8, **NODE), load_gpu(gpu)
+    took = []
+    for kv in ("bf16", "fp8"):
+        chosen = model.with_dtype(kv_dtype=kv)
+        applied = resolve(
+            parse_engine("sglang", replace(DEFAULTS, attention_backend=backend)), chosen, card, layout, 10**6
+        )
+        ((_, each_s),), _ = decode_attention(chosen, layout, card, applied, PRIORS)
+        took.append(each_s)
+    assert least < took[1] / took[0] < most
+
+
+@pytest.mark.parametrize("kernel_set", ["", "vllm"])
+def test_ranks_behind_one_switch_reduce_as_fast_whatever_node_they_are_in(kernel_set: str):
+    """Tables of GB300 have ranks of several nodes as well, where NCCL took 28 to 52 us: no engine's kernel."""
+    for ranks in (2, 4, 8):
+        gb300, gb200 = (kernels_of(load_gpu(gpu), kernel_set).reduction.delay(ranks) for gpu in ("gb300", "gb200"))
+        assert gb300 == pytest.approx(gb200, rel=0.75)
+        assert gb300 < 10e-6
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.twin import recipes
-from benchmarks.twin.recipes import Recipe, recipes_of
+from benchmarks.twin.recipes import Recipe, launched, recipes_of
 from ridgeline.serving.engines.deployment import Deployment
-from ridgeline.serving.engines.layout import parse_layout
-from ridgeline.serving.engines.settings import EngineSettings
+from ridgeline.serving.engines.layout import Layout, parse_layout
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
 
@@ -25,6 +25,8 @@ ROW = {
     "concurrency": "32.0", "prefill_tp_size": "8", "prefill_attention_dp_size": "1", "prefill_moe_ep_size": "1.0",
     "prefill_num_workers": "", "decode_tp_size": "8", "decode_attention_dp_size": "1", "decode_num_workers": "",
 }  # fmt: skip
+
+NAMES = ("deepseek-r1", "qwen3.5-397b-a17b", "glm-5", "minimax-m2.5", "kimi-k2.5", "gpt-oss-120b")
 
 Sheet = Callable[..., None]
 
@@ -118,3 +120,42 @@ def test_every_line_of_the_sheet_can_be_told_and_has_a_whole_shape() -> None:
             ranks = int(shape[f"{role}_tp_size"]) * int(shape[f"{role}_attention_dp_size"])
             assert ranks == recipe.number(f"{role}_tp")
             assert ranks % int(shape[f"{role}_moe_ep_size"]) == 0
+
+
+def started(model: str, gpu: str, engine: str, dtype: str, day: str, users: int = 64) -> Deployment | None:
+    """A server of eight GPUs as the script of a day started it, for prompts of 8,192 tokens."""
+    base = parse_engine(engine, EngineSettings(radix_cache=False))
+    plain = Deployment(load_model(model).with_dtype(dtype), make_cluster(gpu, 1, 8), Layout(8, gpus_per_node=8), base)
+    return launched(plain, base, day, users, 8192)
+
+
+def test_one_engine_is_started_as_the_script_of_its_day_says() -> None:
+    before, since = (started("minimax-m2.5", "b200", "vllm:0.19.0", "fp8", day) for day in ("2026-04-02", "2026-04-03"))
+    assert before
+    assert since
+    assert (before.model.kv_dtype, before.settings.chunked_prefill_size) == ("bf16", None)
+    assert (since.model.kv_dtype, since.settings.chunked_prefill_size) == ("fp8", 16384)
+    assert before.settings.mem_fraction
+    assert since.settings.mem_fraction is None  # vLLM's own, which the script states
+    assert not before.settings.radix_cache
+
+
+def test_new_requests_are_looked_for_as_often_as_the_script_says() -> None:
+    looks = {users: started("deepseek-r1", "b200", "sglang:0.5.9", "fp4", "", users) for users in (8, 64)}
+    assert [found.settings.recv_interval for found in looks.values() if found] == [10, 30]
+    glm = started("glm-5", "b200", "sglang:0.5.9", "fp8", "2026-03-25")
+    assert glm
+    assert (glm.settings.recv_interval, glm.settings.max_running_requests) == (1, 64)
+    assert started("llama-70b", "h100", "sglang:0.5.9", "fp8", "2026-03-25") is None
+
+
+def test_every_line_of_the_scripts_can_be_read() -> None:
+    recipes._launches.cache_clear()
+    days: dict[tuple[str, ...], str] = {}
+    for words in recipes._launches():
+        engine = "sglang" if "mem-fraction-static" in words["flags"] else "vllm"
+        model = next(name for name in NAMES if name.startswith(words["model"]))
+        assert started(model, words["gpu"], engine, words["weights"], words["since"]), words["script"]
+        key = words["model"], words["gpu"], words["weights"]
+        assert days.get(key, "") < words["since"]
+        days[key] = words["since"]

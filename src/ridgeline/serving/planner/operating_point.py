@@ -15,7 +15,8 @@ from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, colocated_units, make_unit
 from ridgeline.serving.planner.scheme import Pair, Scheme, pairs, varied_pairs
 from ridgeline.serving.traffic.requests import Slo, Summary
-from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic
+from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic, no_collection
+from ridgeline.serving.twin.request import TooLate
 
 MOST_REQUESTS, _MOST_OFFLINE = 8000, 4000
 # A run sends this many times what is under way at a time: in a shorter one overload is over before its queue shows.
@@ -134,9 +135,12 @@ def keeps_limits(summary: Summary) -> bool:
     The second half matters: gaps between tokens may be short at the 95th percentile and still, by a few long stalls,
     make most answers slower than the limit.
     """
-    wanted = max((_QUANTILE_SHARE[s.quantile] for s in summary.slos), default=0.0)
     kept = all(summary.holds(s) for s in summary.slos)
-    return kept and summary.ok == summary.requests and _share_within(summary) >= wanted
+    return kept and summary.ok == summary.requests and _share_within(summary) >= _share_wanted(summary.slos)
+
+
+def _share_wanted(slos: Sequence[Slo]) -> float:
+    return max((_QUANTILE_SHARE[s.quantile] for s in slos), default=0.0)
 
 
 # The smallest prefill step of its own that is tried: below it launches weigh more than what they compute. Steps that
@@ -221,8 +225,13 @@ def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
     """Requests per second of the whole scheme that keep every limit; zero when a trickle, or `least_s`, breaks one."""
     guess = scheme.bound_s
 
+    most_late = 1 - _share_wanted(scheme.question.slos)
+
     def keeps(rate_s: float) -> bool:
-        return keeps_limits(scheme.run(_share(traffic, scheme, rate_s)).summary)
+        try:
+            return keeps_limits(scheme.run(_share(traffic, scheme, rate_s), most_late).summary)
+        except TooLate:
+            return False
 
     if least_s and not keeps(least_s):
         return 0.0
@@ -287,6 +296,7 @@ def schemes_for(question: PlanQuestion, rate_s: float | None) -> tuple[list[Sche
     return every, schemes
 
 
+@no_collection()
 def try_all(schemes: Sequence[Scheme], traffic: Traffic, rate_s: float | None) -> list[Option]:
     """Simulates all but those that step times already show to be beaten by one that was simulated."""
     options: list[Option] = []

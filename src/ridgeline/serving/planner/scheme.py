@@ -204,9 +204,10 @@ class Scheme:
             decode_settings=shape.decode.settings,
         )
 
-    def run(self, traffic: Traffic) -> SimulationResult:
-        """One slice under its own traffic."""
-        return simulate(self.deployment(), traffic, self.question.calibration, self.question.slos)
+    def run(self, traffic: Traffic, most_late: float | None = None) -> SimulationResult:
+        """One slice under its own traffic, to its end or until TTFT limits are lost (`simulate`)."""
+        q = self.question
+        return simulate(self.deployment(), traffic, q.calibration, q.slos, most_late=most_late)
 
     def with_slices(self, slices: int) -> Scheme:
         if not isinstance(self.shape, Pair):

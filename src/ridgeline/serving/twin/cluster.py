@@ -193,13 +193,15 @@ def serve(
     """
     due = sorted((a for a in arrivals if not a.after and a.at_s < until_s), key=lambda a: (a.at_s, a.number))
     tokenizers = Tokenizers(front_end or NO_FRONT_END)
-    if isinstance(front, Replicas) and concurrency is None and not any(a.after for a in arrivals):
+    waits = concurrency is not None or any(a.after for a in arrivals)
+    if isinstance(front, Replicas) and not waits:
         return sorted(front.serve_open_loop(tokenizers.all_ready(due)), key=lambda r: r.arrival.number), {}
-    turns = WaitingTurns(arrivals, concurrency, again)
-    front.endings_send = concurrency is not None or any(a.after for a in arrivals)
+    turns = WaitingTurns(arrivals, concurrency, again) if waits else None
+    front.endings_send = waits
     done: list[Request] = []
     # when it is sent or, once that is known, when it reaches a scheduler; its number, itself, when it was sent
-    coming = [(at_s, a.number, a, at_s, False) for at_s, a in turns.first() if at_s < until_s]
+    first = [(a.at_s, a) for a in due] if turns is None else turns.first()
+    coming = [(at_s, a.number, a, at_s, False) for at_s, a in first if at_s < until_s]
     heapq.heapify(coming)
     while True:
         now_s = front.now_s
@@ -215,8 +217,10 @@ def serve(
             now_s = front.now_s
         ended = front.advance(coming[0][0] if coming else math.inf)
         done += ended
+        if turns is None:
+            continue
         for request in ended:
             for at_s, following in turns.after(request.arrival, request.seen_end_s, bool(request.failure)):
                 if at_s < until_s:
                     heapq.heappush(coming, (at_s, following.number, following, at_s, False))
-    return sorted(done, key=lambda r: r.arrival.number), turns.cut_off()
+    return sorted(done, key=lambda r: r.arrival.number), {} if turns is None else turns.cut_off()

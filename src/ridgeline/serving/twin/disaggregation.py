@@ -282,7 +282,7 @@ class Disaggregated:
         self.to_prefill = Router(prefill, policy)
         self.to_decode = Router(decode, policy)
         self._engines: tuple[Engine, ...] = (*prefill, *decode)
-        self._next: Engine | None = None  # the engine that moves next, as long as nothing was sent
+        self._next: Engine | None = None  # the engine that moves next, as long as none has moved
         self.endings_send = True  # a closed loop: whoever ends makes room for another
         self._messages: list[tuple[float, int, str, Request, Engine]] = []
         self._sent = 0
@@ -301,7 +301,7 @@ class Disaggregated:
 
     @property
     def now_s(self) -> float:
-        engine = self._next = self._furthest_behind()
+        engine = self._next = self._next or self._furthest_behind()
         first = math.inf if engine is None else engine.clock
         if self._messages:
             first = min(first, self._messages[0][0])
@@ -310,17 +310,24 @@ class Disaggregated:
         return first
 
     def backlog_s(self, at_s: float) -> float:
-        return sum(max(0.0, engine.streamed_s - at_s) for engine in self.decode) / len(self.decode)
+        behind_s = 0.0
+        for engine in self.decode:
+            if engine.streamed_s > at_s:
+                behind_s += engine.streamed_s - at_s
+        return behind_s / len(self.decode)
 
     def _furthest_behind(self) -> Engine | None:
         found: Engine | None = None
-        for engine in self._engines:
-            if (found is None or engine.clock < found.clock) and not engine.idle:
-                found = engine
+        first = math.inf
+        for prefill in self.prefill:
+            if prefill.clock < first and prefill.load:
+                found, first = prefill, prefill.clock
+        for decode in self.decode:  # spelled out: this is asked before every event
+            if decode.clock < first and (decode.running or decode.waiting or decode.chunked):
+                found, first = decode, decode.clock
         return found
 
     def send(self, request: Request, at_s: float) -> None:
-        self._next = None
         decode = self.to_decode.choose(request.arrival)
         prefill = self.to_prefill.choose(request.arrival)
         assert isinstance(decode, DecodeEngine)

@@ -17,6 +17,8 @@ from ridgeline.serving.model.model import BYTES_PER_WEIGHT, KV_BYTES, Matrix, Mo
 from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.priors import (
     FFN_SMALL,
+    FP8_CACHE,
+    FP8_CACHE_BLACKWELL,
     INDEX_OPS,
     INDEX_SMALL,
     LAYER_OPS,
@@ -132,6 +134,9 @@ def decode_attention(
     """(tokens of a request it ends at, seconds per cached token), nearest end first, whole model; what bounds them."""
     rate = kernels_of(gpu, applied.kernel_set).decode(applied.backend, mla=model.attention.mla)
     memory_bytes_s = gpu.bandwidth_bytes_s * factors.memory * factors.attention
+    if model.kv_dtype == "fp8":
+        shares = FP8_CACHE_BLACKWELL if gpu.generation == "blackwell" else FP8_CACHE
+        memory_bytes_s *= shares.get(applied.backend, 1.0)
     flops_s = gpu.flops_of("bf16") * factors.attention
     head_s = heads_on_rank(model, layout) * _head_token_s(model, applied) / gpu.sms
     found: dict[float, float] = {}

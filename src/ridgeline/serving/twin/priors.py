@@ -45,6 +45,12 @@ PLANNED_BACKENDS, DRAFT_PLAN_S = frozenset({"flashinfer"}), 0.6e-3
 # head of each request reads all of its past by itself, whatever other heads share it. On one multiprocessor of an H200
 # a token of a 128-wide head takes 70 ns (Llama-8B: 0.7 ms a layer for 32 requests of 1,350 tokens).
 VERIFY_TOKEN_S, VERIFY_WIDTH = 70e-9, 128
+# Share of the bandwidth that decode attention reaches on a cache in FP8, over that on one in 16 bits: half of
+# the bytes took 0.94 and 0.79 of the time with FA3 on H200 and H100, 0.90 with Triton, 1.19 with FlashInfer's own
+# kernels, 0.60 with TensorRT-LLM's on Blackwell, and 0.48 on a latent there (medians of SGLang 0.5.14's generation
+# tables in aiconfigurator-core 0.12.0, kernels of more than 0.1 ms).
+FP8_CACHE = {"fa3": 0.58, "triton": 0.56, "flashinfer": 0.42}
+FP8_CACHE_BLACKWELL = {"triton": 0.56, "flashinfer": 0.83}
 # Passes over the logits by softmax, top-p and sampling, in float32.
 SAMPLING_PASSES = 6
 # Reads and writes of hidden-wide vectors per layer: norms, rope, residuals, quantisation, gate activation.

@@ -81,3 +81,23 @@ class Request:
             session=a.session,
             turn=a.turn,
         )
+
+
+class TooLate(Exception):  # noqa: N818  a verdict, not a malfunction
+    """More first tokens came late than the limits allow, whatever the rest of the run brings."""
+
+
+@dataclass(slots=True)
+class FirstTokens:
+    """Ends a run with `TooLate` when more than `most` requests have waited longer than `limit_ms` for theirs."""
+
+    limit_ms: float
+    most: float
+    late: int = 0
+
+    def seen(self, request: Request) -> None:
+        ttft_s = (request.first_s or 0.0) + request.late_s + request.first_behind_s - request.sent_s
+        if ttft_s * 1000.0 > self.limit_ms:
+            self.late += 1
+            if self.late > self.most:
+                raise TooLate

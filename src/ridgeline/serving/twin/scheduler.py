@@ -18,7 +18,7 @@ from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefix_cache import CacheUse, HostTier, PrefixCache
 from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, MOST_NEW_TOKENS, NEW_TOKEN_SHARE
-from ridgeline.serving.twin.request import Request
+from ridgeline.serving.twin.request import FirstTokens, Request
 from ridgeline.serving.twin.steptime import StepTime
 
 # Decode steps for which an answer is counted on to go on after a retraction (SGLANG_RETRACT_DECODE_STEPS).
@@ -59,6 +59,7 @@ class Engine:
         self.prefill_s = 0.0  # time in prefill rounds
         self.host_s = 0.0  # time in decode steps that waited for the host
         self.front_end: FrontEnd | None = None  # between it and its users, where it is served
+        self.first_tokens: FirstTokens | None = None  # where a run may end as soon as too many are late
         self.streamed_s = 0.0  # when all tokens made so far have been sent to their users
         self.pace = TokenPace(self.applied.accept_length)
         self.runs = DecodeRuns(self.pace)
@@ -123,7 +124,7 @@ class Engine:
     @property
     def backlog_s(self) -> float:
         """How far the process that sends tokens is behind the engine that makes them."""
-        return max(0.0, self.streamed_s - self.clock)
+        return self.streamed_s - self.clock if self.streamed_s > self.clock else 0.0
 
     def advance(self, limit_s: float) -> list[Request]:
         """One event. Decode runs stop at the first step that ends at or after `limit_s`. Returns who has ended."""
@@ -307,6 +308,8 @@ class Engine:
                 request.first_behind_s = behind_s
         if request.stays:
             self.runs.wait(seen_s - request.last_token_s)
+        elif self.first_tokens is not None:
+            self.first_tokens.seen(request)
         request.joined_step, request.joined_s = self.step_number, seen_s
         request.runs = self.runs
         request.stays.append((seen_s, len(self.runs), -1))
@@ -358,7 +361,8 @@ class Engine:
         if self.front_end is not None:
             before_s, end_s = self.backlog_s, start_s + step_s * steps
             work_s = batch * steps * self.applied.accept_length * self.front_end.send_s
-            self.streamed_s = max(end_s, start_s + before_s + work_s)
+            sent_s = start_s + before_s + work_s
+            self.streamed_s = sent_s if sent_s > end_s else end_s
             seen_s += (self.streamed_s - end_s - before_s) / steps
             start_s += before_s
         self.runs.add(start_s, seen_s, steps, batch, self.fresh, self._ending(steps))

@@ -58,6 +58,7 @@ from ridgeline.serving.twin.reach import (
     reach,
     validation,
 )
+from ridgeline.serving.twin.request import FirstTokens
 from ridgeline.serving.twin.scheduler import Engine, PolledEngine
 from ridgeline.serving.twin.steptime import StepTime
 
@@ -145,11 +146,13 @@ def simulate(
     *,
     kv_tokens_per_rank: int | None = None,
     front_end: bool = True,
+    most_late: float | None = None,
 ) -> SimulationResult:
     """One run. The same arguments always give the same result.
 
     `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log. Without `front_end` requests reach
-    the scheduler when they are sent, and tokens are seen when they are made.
+    the scheduler when they are sent, and tokens are seen when they are made. Where `most_late` is given, TooLate is
+    raised once first tokens beyond a limit of `slos` are more than this share of all requests.
     """
     started_s = time.process_time()
     calibration = calibration or Calibration()
@@ -160,6 +163,12 @@ def simulate(
     # offline everything is handed to an engine at once
     served = front_end and not isinstance(traffic.pace, AllAtOnce)
     before = put_in_front(engines, deployment, calibration) if served else None
+    limit_ms = min((slo.limit_ms for slo in slos if slo.latency == "ttft"), default=None)
+    if most_late is not None and limit_ms is not None:
+        # one more than the share, which rounding can't undo
+        first_tokens = FirstTokens(limit_ms, most_late * len(arrivals) + 1)
+        for engine in engines:
+            engine.first_tokens = first_tokens
     until_s = math.inf if traffic.duration_s is None else traffic.duration_s
     endless = traffic.concurrency is not None and traffic.duration_s is not None
     again = Again.of(traffic, arrivals) or Again.over(arrivals) if endless else None
