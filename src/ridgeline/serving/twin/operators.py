@@ -56,7 +56,6 @@ class Work(NamedTuple):
 
     compute_s: float
     memory_s: float
-    network_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from collections import deque
 from ridgeline.serving.engines.knobs import KNOBS
 from ridgeline.serving.engines.settings import Applied
 from ridgeline.serving.traffic.texts import Text
+from ridgeline.serving.twin.energy import Passes
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
 from ridgeline.serving.twin.prefix_cache import CacheUse, HostTier, PrefixCache
@@ -57,6 +58,8 @@ class Engine:
         self.blocked_by_kv = False
         self._step_s = 0.0  # of the latest decode step
         self.prefill_s = 0.0  # time in prefill rounds
+        self.passes = Passes()
+        self._verified = self.applied.draft_tokens
         self.host_s = 0.0  # time in decode steps that waited for the host
         self.front_end: FrontEnd | None = None  # between it and its users, where it is served
         self.streamed_s = 0.0  # when all tokens made so far have been sent to their users
@@ -273,7 +276,9 @@ class Engine:
         return ended
 
     def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
-        return self.times.prefill_s(tokens, pairs, sequences, largest)
+        round_s = self.times.prefill_s(tokens, pairs, sequences, largest)
+        self.passes.add(tokens, sequences, 0.0, pairs, round_s)
+        return round_s
 
     def _wait_for_host(self) -> None:
         """Nothing can be done before KV comes back from the host."""
@@ -339,6 +344,7 @@ class Engine:
             middle_s = first_s + per_token_s * growth * (steps - 1) / 2
             step_s = middle_s if middle_s > host_s else host_s
         self._hand_over(step_s, steps, batch)
+        self.passes.add(batch * self._verified, batch, context + growth * (steps - 1) / 2, 0.0, step_s, steps)
         if step_s <= host_s:
             self.host_s += step_s * steps
         self._step_s, self.clock = step_s, clock + step_s * steps

@@ -205,7 +205,7 @@ class StepTime:
     # -- what a step asks of the parts of a GPU ---------------------------------------------------------------------
 
     def work(self, rows: float, logit_rows: float, context: float, pairs: float) -> Work:
-        """How long tensor cores, memory and links of one GPU are at work in a pass, each at the rate that it reaches.
+        """How long tensor cores and memory of one GPU are at work in a pass, each at the rate that it reaches.
 
         `context` counts the cached tokens that it reads, `pairs` those of query and key in prompts.
         """
@@ -225,8 +225,8 @@ class StepTime:
         memory_s += sum(each_s * min(held, cap) for cap, each_s in self._contexts) * logit_rows
         mean = pairs / max(1.0, rows)
         compute_s += all_rows / lay.attn_dp * sum(each_s * min(mean, cap) for cap, each_s in self._pair_costs)
-        links = self._network_terms(of["rank"], all_rows, logits, counted=False)
-        return Work(compute_s, memory_s, sum(term.seconds for term in links))
+        memory_s += self._sort_s(logits / lay.attn_dp) if self.applied.sorts_logits else 0.0
+        return Work(compute_s, memory_s)
 
     # -- shared ---------------------------------------------------------------------------------------------------
 
