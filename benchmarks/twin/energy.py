@@ -41,6 +41,7 @@ PROMPTS = {"gpqa": 250}
 _CHAT_PROMPT = 300
 # Of each place so many requests, but no run longer than this: what a place costs the twin grows with the places.
 _ROUNDS, _FEWEST, _MOST = 3, 120, 600
+FAR_OFF = 1.5
 _QWEN = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128,
     "attention_bias": False, "vocab_size": 151936, "max_position_embeddings": 40960, "tie_word_embeddings": False,
@@ -204,9 +205,12 @@ def _left_out(mine: Sequence[Judged]) -> list[Judged]:
 
 
 def fitted(rows: Sequence[Judged]) -> tuple[float, float]:
-    """Shares that tensor cores and memory draw, by least squares of relative errors; neither below 0."""
+    """Shares that tensor cores and memory draw, by least squares of relative errors; neither below 0. Rows whose speed
+    is far off say nothing of them."""
     cc = cm = mm = cy = my = 0.0
     for j in rows:
+        if not 1 / FAR_OFF < j.tok_s / j.row.tok_s < FAR_OFF:
+            continue
         energy, share = j.result.energy, _share(j)
         assert energy is not None
         c, m = energy.tensor / share, energy.memory / share

@@ -31,6 +31,7 @@ class Draw:
     spread: float
 
 
+FIGURES = ("gpu_power_w", "joules_per_output_token")  # of a result, each with its interval
 # Idle: 125 to 135 W of an H200 that holds an engine (samples of examples/05-sglang-h200). The others were chosen on
 # public loads of vLLM 0.11 (`benchmarks/twin/energy.py`).
 _H100, _B200 = Draw(0.18, 0.50, 0.60, 0.13), Draw(0.22, 0.70, 0.60, 0.20)
@@ -54,7 +55,7 @@ def draw_of(gpu: Gpu) -> Draw:
 class Pass(NamedTuple):
     """Passes of one engine that had about as many rows: how many, and the means of the others."""
 
-    count: float
+    times: float
     seconds: float
     rows: float
     logit_rows: float
@@ -122,7 +123,7 @@ def energy_of(engines: Sequence[Engine], gpu: Gpu, duration_s: float) -> Energy 
         gpus, idle_s = engine.times.layout.replica_gpus, duration_s
         for each in engine.passes:
             work = engine.times.work(each.rows, each.logit_rows, each.context, each.pairs)
-            seconds = each.count * each.seconds
+            seconds = each.times * each.seconds
             tensor, memory = (min(1.0, part_s / each.seconds) for part_s in work)
             drawn_s += gpus * seconds * min(1.0, draw.idle + draw.tensor * tensor + draw.memory * memory)
             tensor_s, memory_s = tensor_s + gpus * seconds * tensor, memory_s + gpus * seconds * memory
