@@ -25,6 +25,15 @@ BOARD = Path(__file__).with_name("board.csv")
 COLUMNS = ("set", "row", "figure", "engine", "model", "gpu", "measured", "predicted", "low", "high", "aiconfigurator")
 FIGURES = ("TPOT", "TTFT")
 WORST = 20  # rows of each figure that are named
+# sources that state no licence: judged with in the gate, not shipped
+NOT_SHIPPED = ("rate-driven", "energy")
+SOURCES = (
+    ("board, split, drafted", "InferenceX sweeps as ai-dynamo/aiconfigurator 0.12 publishes them", "Apache-2.0"),
+    ("agents", "SemiAnalysisAI/InferenceX, experimental/multiturn", "Apache-2.0"),
+    ("llm-d", "llm-d/llm-d-prism", "Apache-2.0"),
+    ("per-request", "LLMServingSim", "MIT"),
+    ("all others", "our own runs and field reports", ""),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +78,8 @@ def main() -> None:
     parser.add_argument("--peer", type=Path, metavar="ROWS", help="ask aiconfigurator-core about these rows")
     options = parser.parse_args()
     peer = answers_of_peer(options.peer) if options.peer else earlier_answers(BOARD)
-    rows = [_row(point, peer) for point in json.loads(options.saved.read_text())]
+    points = json.loads(options.saved.read_text())
+    rows = [_row(point, peer) for point in points if point["set"] not in NOT_SHIPPED]
     write(rows, BOARD)
     print(f"{len(rows)} figures, {sum(row.peer is not None for row in rows)} of them a peer's too: {BOARD}")
 
@@ -144,6 +154,10 @@ def page(rows: Sequence[BoardRow]) -> tuple[str, dict[str, str]]:
             ("set", "rows", *(f"{figure}: median, p90, inside" for figure in (*FIGURES, "whole"))),
             [_set(name, mine) for name, mine in _grouped(rows, lambda row: (row.set,))],
         ),
+        "## Where the rows are from",
+        _table(("sets", "source", "licence"), SOURCES),
+        f"The gate also holds rows whose sources state no licence ({', '.join(NOT_SHIPPED)}); they are not published "
+        "here.",
         "## Make it again",
         "    python benchmarks/twin/gate.py EVIDENCE --save now.json\n"
         "    python benchmarks/twin/board_page.py now.json --peer EVIDENCE/public/serving-rows.csv\n"

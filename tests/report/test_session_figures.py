@@ -111,7 +111,7 @@ def test_settings_stand_side_by_side_on_one_scale_with_one_legend() -> None:
 def load(sessions: int, p50: float, p95: float, tier: float = 0.0, *, holds: bool = True) -> SessionLoad:
     broken = () if holds else ("ttft_p95_ms=500",)
     ttft = Spread(p50, p50, p95, p95, p95)
-    return SessionLoad(sessions, holds, broken, ttft, None, 1.0, 0.9, 0.0, 1000, 0.1, 0.0, 10, tier)
+    return SessionLoad(sessions, holds, broken, 200, ttft, None, 1.0, 0.9, 0.0, 1000, 0.1, 0.0, 10, tier)
 
 
 LOADS = (

@@ -65,7 +65,7 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"{collectives.HAND_OVER_INSIDE_S * 1e3:g} ms inside a node",
         f"{priors.NEW_TOKEN_SHARE:g} x conservativeness (x {BOLDNESS:g} under attention DP)",
         f"{priors.FINAL_SHARE_OF_START:g} of that over {priors.DECAY_STEPS} decode steps",
-        f"until {scheduler.RETRACT_STEPS} steps fit",
+        f"tokens made + {scheduler.RETRACT_STEPS} a request",
         f"or {scheduler.RETRY_STEPS} steps while",
         f"input + {disaggregation.RESERVED_TOKENS} (held + 1)",
         f"after {BOOTSTRAP_LIMIT_S:g} s",

@@ -54,7 +54,7 @@ class BenchRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLoad:
+class BenchSessions:
     """How a bench drove its sessions. `closed`: they began at their recorded times. With `warmed` their first requests
     were sent before the run."""
 
@@ -94,7 +94,7 @@ class BenchRun:
     seed: int = 0
     shared_prefix_tokens: int = 0
     max_tokens: int | None = None  # that answers of the recipe were cut to
-    sessions: SessionLoad | None = None  # where turns waited for answers; `concurrency` and `rate_s` count sessions
+    sessions: BenchSessions | None = None  # where turns waited for answers; `concurrency` and `rate_s` count sessions
     flaw: str = ""
 
 
@@ -237,18 +237,18 @@ def _ridgeline_runs(document: _Document, path: Path) -> Iterator[BenchRun]:
         seed=_count(traffic.get("seed")),
         shared_prefix_tokens=_count(traffic.get("shared_prefix_tokens")),
         max_tokens=_count(traffic.get("max_tokens")) or None,
-        sessions=_session_load(load, traffic),
+        sessions=_bench_sessions(load, traffic),
         flaw=str(document.get("why") or "the load generator did not keep up") if document.get("void") else "",
     )
 
 
-def _session_load(load: _Document, traffic: _Document) -> SessionLoad | None:
+def _bench_sessions(load: _Document, traffic: _Document) -> BenchSessions | None:
     closed = load.get("schedule") == "sessions as recorded"
     if not (closed or "sessions" in load or "sessions_s" in load):
         return None
     rules = SessionRules(_number(load.get("idle_cap_s")), _number(load.get("start_within")) or 0.0)
     requests, duration_s = _count(traffic.get("requests")), _number(load.get("duration_s"))
-    return SessionLoad(requests, rules, closed, duration_s, load.get("cache_warmup") is True)
+    return BenchSessions(requests, rules, closed, duration_s, load.get("cache_warmup") is True)
 
 
 def _sweep_runs(document: _Document, path: Path) -> Iterator[BenchRun]:

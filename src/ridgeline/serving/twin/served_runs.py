@@ -23,7 +23,7 @@ from ridgeline.serving.engines.settings import EngineSettings, layout_of, model_
 from ridgeline.serving.hardware.cluster import gpu_names, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.traffic.bench_results import BenchRun, SessionLoad, read_bench_results
+from ridgeline.serving.traffic.bench_results import BenchRun, BenchSessions, read_bench_results
 from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.serving.traffic.replay import Replay, TraceRow
 from ridgeline.serving.traffic.texts import Text
@@ -183,7 +183,7 @@ def _traffic(run: BenchRun) -> Traffic:
 
 def _of_recipe(run: BenchRun) -> Traffic:
     """The same draw; sessions driven as bench drove them."""
-    asked = run.sessions or SessionLoad(run.requests)
+    asked = run.sessions or BenchSessions(run.requests)
     at_once = None if run.rate_s else run.concurrency
     return parse_traffic(
         run.dataset,
