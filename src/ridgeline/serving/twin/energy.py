@@ -7,15 +7,12 @@ which they are at work. Nothing draws more than its limit: clocks fall before.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
 
 from ridgeline.serving.hardware.cluster import Gpu
+from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.stats.stated_range import NORMAL_90
-
-if TYPE_CHECKING:
-    from ridgeline.serving.twin.scheduler import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +31,12 @@ class Draw:
 FIGURES = ("gpu_power_w", "joules_per_output_token")  # of a result, each with its interval
 # Idle: 125 to 135 W of an H200 that holds an engine (samples of examples/05-sglang-h200). The others were chosen on
 # public loads of vLLM 0.11 (`benchmarks/twin/energy.py`).
-_H100, _B200 = Draw(0.18, 0.50, 0.60, 0.13), Draw(0.22, 0.70, 0.60, 0.20)
+_H100, _B200 = Draw(0.18, 0.50, 0.60, 0.13), Draw(0.22, 0.70, 0.60, 0.28)
 _MEASURED = {"h100": _H100, "b200": _B200}
 _BY_GENERATION = {"hopper": _H100, "blackwell": _B200}
 _OTHER = Draw(0.20, 0.60, 0.60, 0.0)
 # Of a GPU of which no such load was seen: of a generation that was, and of another one.
 _NEAR, _FAR = 0.20, 0.35
-_FEW_ROWS, _GRAIN = 64, 4  # passes of more rows than these are counted together by sixteen
 
 
 def draw_of(gpu: Gpu) -> Draw:
@@ -50,41 +46,6 @@ def draw_of(gpu: Gpu) -> Draw:
     near = _BY_GENERATION.get(gpu.generation)
     known = near or _OTHER
     return Draw(known.idle, known.tensor, known.memory, math.hypot(known.spread, _NEAR if near else _FAR))
-
-
-class Pass(NamedTuple):
-    """Passes of one engine that had about as many rows: how many, and the means of the others."""
-
-    times: float
-    seconds: float
-    rows: float
-    logit_rows: float
-    context: float
-    pairs: float
-
-
-class Passes:
-    """The passes of one engine over its model, added up by how many rows they had."""
-
-    def __init__(self) -> None:
-        self._sums: dict[int, list[float]] = {}
-
-    def add(self, rows: int, logit_rows: int, context: float, pairs: float, step_s: float, steps: int = 1) -> None:
-        """`steps` equal passes; context and pairs are those of one."""
-        size = rows if rows < _FEW_ROWS else rows >> _GRAIN << _GRAIN
-        sums = self._sums.get(size)
-        if sums is None:
-            sums = self._sums[size] = [0.0] * 6
-        sums[0] += steps
-        sums[1] += step_s * steps
-        sums[2] += rows * steps
-        sums[3] += logit_rows * steps
-        sums[4] += context * steps
-        sums[5] += pairs * steps
-
-    def __iter__(self) -> Iterator[Pass]:
-        for count, *sums in self._sums.values():
-            yield Pass(count, *(total / count for total in sums))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from collections import deque
 from ridgeline.serving.engines.knobs import KNOBS
 from ridgeline.serving.engines.settings import Applied
 from ridgeline.serving.traffic.texts import Text
-from ridgeline.serving.twin.energy import Passes
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
+from ridgeline.serving.twin.passes import PassLog
 from ridgeline.serving.twin.prefix_cache import CacheUse, HostTier, PrefixCache
 from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, MOST_NEW_TOKENS, NEW_TOKEN_SHARE
 from ridgeline.serving.twin.request import Request
@@ -58,7 +58,7 @@ class Engine:
         self.blocked_by_kv = False
         self._step_s = 0.0  # of the latest decode step
         self.prefill_s = 0.0  # time in prefill rounds
-        self.passes = Passes()
+        self.passes = PassLog()
         self._verified = self.applied.draft_tokens
         self.host_s = 0.0  # time in decode steps that waited for the host
         self.front_end: FrontEnd | None = None  # between it and its users, where it is served
