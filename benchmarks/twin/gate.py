@@ -2,8 +2,8 @@
 
     python benchmarks/twin/gate.py EVIDENCE [--sample 4] [--only board,served] [--save FILE] [--against FILE]
 
-EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, llm-d-llama70b-h100.csv, per-request/,
-agentic/, traces/); rows of llm-d that doubt.py finds doubtful are named and left out. The
+EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, llm-d-llama70b-h100.csv, ml-energy.csv,
+per-request/, agentic/, traces/); rows of llm-d that doubt.py finds doubtful are named and left out. The
 calibrated sets are read from `measured/` beside this file. `--sample N` takes every N-th row of each site of the board.
 `--against` compares the rows that both runs have, set by set, names every figure that got worse by more than two
 points, and ends with 1 if there is one.
@@ -27,6 +27,7 @@ from pathlib import Path
 
 import agent_sessions
 import doubt
+import energy
 import public_rows
 import rate_driven
 from accuracy import BOUNDS, HERE, LOG, SAME_ENGINE, STUDY, _calibration, _column
@@ -45,13 +46,14 @@ from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
 # A change that makes a median, or a share that lies inside, worse by more than this is named.
 WORSE = 0.02
-FIGURES = ("TPOT", "TTFT", "whole")
+FIGURES = ("TPOT", "TTFT", "whole", "watts", "J/token")
 Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Point:
-    """One measured value beside its prediction. `figure` is TPOT, TTFT, or whole: throughput, latency, end to end.
+    """One measured value beside its prediction. `figure` is TPOT, TTFT, whole (throughput, latency, end to end), watts
+    of a GPU, or J/token of an answer.
 
     `bounds` are the 90% intervals: as stated, and without any evidence of the row's model, and of its GPU.
     """
@@ -450,6 +452,25 @@ def _agents(options: argparse.Namespace) -> Iterator[Point]:
                 yield _point("agents", row, run.deployment, figure, run.measured[key], run.predicted[key], bounds)
 
 
+# -- watts and joules of a token --------------------------------------------------------------------------------------
+
+
+def _energy(options: argparse.Namespace) -> Iterator[Point]:
+    """`--sample` takes every N-th of these rows too: long closed loops of thousands of users are among them."""
+    rows = energy.read_energy_rows(options.evidence / "public" / "ml-energy.csv")
+    for j in energy.judged(rows[:: options.sample]):
+        itl = j.result.summary.itl_ms
+        assert itl is not None
+        bounds = {name: {"stated": j.bounds(name)} for name in ("gpu_power_w", "joules_per_output_token")}
+        bounds["itl"] = _bounds(j.result, j.row.deployment, "itl_p50_ms", 1)
+        for figure, measured, predicted, name in (
+            ("watts", j.row.watts / j.row.gpus, j.gpu_w, "gpu_power_w"),
+            ("J/token", j.row.joules, j.joules, "joules_per_output_token"),
+            ("TPOT", j.row.itl_ms, itl.p50, "itl"),
+        ):
+            yield _point("energy", j.row.name, j.row.deployment, figure, measured, predicted, bounds[name])
+
+
 SETS: dict[str, Callable[[argparse.Namespace], Iterator[Point]]] = {
     "served": _served,
     "per-request": _per_request,
@@ -461,6 +482,7 @@ SETS: dict[str, Callable[[argparse.Namespace], Iterator[Point]]] = {
     "board": _board,
     "llm-d": _llmd,
     "agents": _agents,
+    "energy": _energy,
 }
 
 

@@ -23,7 +23,7 @@ from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.replay import Replay, TraceRow
 from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
 
-MODELS = {"nvidia/Llama-3.1-8B-Instruct-FP8": "llama-8b", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b"}
+MODELS = {"nvidia/Llama-3.1-8B-Instruct-FP8": "llama-8b"}
 NODE = {"gb200": 4, "gb300": 4}
 SHORTEST = 0.8
 GENEROUS = 0.95

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ridgeline.serving.engines.layout import Layout
-from ridgeline.serving.engines.settings import DEFAULTS, Applied, parse_engine, resolve
+from ridgeline.serving.engines.settings import DEFAULTS, Applied, EngineSettings, parse_engine, resolve
 from ridgeline.serving.hardware.cluster import load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.twin.calibration import PRIORS
@@ -113,3 +113,29 @@ def test_deepseek_on_blackwell_joins_its_all_reduce_with_the_norm():
 def test_experts_of_one_call_are_fewer_launches():
     model, layout = load_model("deepseek-r1"), Layout(8, **NODE)
     assert kernels(model, layout, load_gpu("h200")) - kernels(model, layout, load_gpu("b200")) == 7 * 58
+
+
+def test_vllm_before_0_14_computes_every_expert_in_fp8_blocks():
+    model = "Qwen/Qwen3-235B-A22B-FP8"
+    filled, asked = (
+        [seconds(decode_terms(engine, model, batch=users), "experts") for users in (1, 64)]
+        for engine in ("vllm:0.12", "vllm:0.14")
+    )
+    assert filled[0] > 3 * asked[0], "one user asks for a twelfth of the experts"
+    assert filled[1] < 1.1 * filled[0]
+    assert seconds(decode_terms("vllm:0.12", "qwen3-235b-a22b"), "experts") == pytest.approx(
+        seconds(decode_terms("vllm:0.14", "qwen3-235b-a22b"), "experts")
+    ), "in 16 bits other kernels run"
+
+
+@pytest.mark.parametrize(
+    ("engine", "sorts"), [("vllm:0.10", False), ("vllm:0.11", True), ("vllm:0.16", False), ("sglang", False)]
+)
+def test_top_p_sorts_all_logits_in_some_releases_of_vllm(engine: str, sorts: bool):
+    model, gpu, layout = load_model("llama-8b"), load_gpu("h100"), Layout(1, nodes=1, gpus_per_node=8)
+    for top_p in (False, True):
+        settings = parse_engine(engine, EngineSettings(top_p=top_p))
+        applied = resolve(settings, model, gpu, layout, 10**6)
+        times = StepTime(model, make_cluster("h100", 1, 8), layout, applied, PRIORS)
+        assert bool(seconds(times.explain_decode(192, 10**5), "logits sorted")) == (sorts and top_p)
+    assert not sorts or times.decode_s(192, 10**5) > 8e-3 + times.decode_s(1, 10**3)

@@ -64,6 +64,8 @@ _ROWS: tuple[tuple[object, ...], ...] = (
     ("start_saved_s", "s", "higher", "Time until it serves that baked caches saved.", _ENGINE),
     # what the node's monitor sees
     ("joules_per_token", "J/token", "lower", "GPU energy for each token, prompt and output.", _ENGINE),
+    ("joules_per_output_token", "J/token", "lower", "GPU energy for each token of an answer.", _LLM),
+    ("gpu_power_w", "W", "lower", "Power of one GPU, mean over GPUs and time.", ("twin",)),
     ("energy_j", "J", "lower", "Energy of all watched GPUs during the measured load.", _ENGINE),
     ("power_mean_w", "W", "lower", "Power of all watched GPUs together, mean.", _ENGINE),
     ("power_peak_w", "W", "lower", "Power of all watched GPUs together, highest sample.", _ENGINE),

@@ -63,8 +63,11 @@ def test_capturing_graphs_takes_as_long_as_the_slowest_rank() -> None:
 
 def test_energy_is_told_per_token_where_both_are_known() -> None:
     found = {name: Measurement(name, value) for name, value in {**RATES, **COUNTS, "energy_j": 480.0}.items()}
-    (joules,) = reading._per_token(found).values()
-    assert (joules.metric, joules.value, joules.unit) == ("joules_per_token", 2.0, "J/token")
+    told = {name: (joules.metric, joules.value, joules.unit) for name, joules in reading._per_token(found).items()}
+    assert told == {
+        "joules_per_token": ("joules_per_token", 2.0, "J/token"),
+        "joules_per_output_token": ("joules_per_output_token", 12.0, "J/token"),
+    }
     assert reading._per_token({name: m for name, m in found.items() if name != "energy_j"}) == {}
 
 

@@ -86,6 +86,19 @@ def test_the_measured_figure_is_the_twins_own_and_says_that_it_is_modelled(twin:
     assert {m.origin for m in run.measurements} == {"modelled"}
 
 
+def test_energy_of_a_token_is_measured_and_may_be_the_goal(twin: TwinWorkload, tmp_path: Path) -> None:
+    run, _ = performed(twin, tmp_path)
+    figures = {m.metric: m for m in twin.read(run).measurements}
+    joules = figures["joules_per_output_token"]
+    assert joules.origin == "modelled"
+    assert joules.value == pytest.approx(16 * figures["gpu_power_w"].value / figures["output_tok_s"].value, rel=0.02)
+    goal = replace(twin._study.goal, metric="joules_per_output_token")
+    expected = TwinWorkload(replace(twin._study, goal=goal)).expectation(settings())
+    assert expected is not None
+    assert expected.mean == pytest.approx(joules.value, rel=1e-3)
+    assert expected.low < joules.value < expected.high  # type: ignore[operator]
+
+
 def test_a_slower_node_scales_rates_and_times_alike(twin: TwinWorkload, tmp_path: Path) -> None:
     usual, _ = performed(twin, tmp_path / "a")
     slow, _ = performed(twin, tmp_path / "b", speed=0.8)

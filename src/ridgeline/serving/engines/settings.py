@@ -68,6 +68,7 @@ class EngineSettings:
     draft_method: str = ""  # --speculative-algorithm; "": a layer that drafts one token after the other
     draft_steps: int | None = None  # --speculative-num-steps; None: as many as make a chain of the verified tokens
     draft_branches: int = 1  # --speculative-eagle-topk: branches of the tree of drafts
+    top_p: bool = False  # requests draw from their likeliest tokens alone (top-p, top-k)
     experts: str = ""  # how tokens find their experts, as `behaviour.parse_routing` has it; "": by a trained router
     draft_overlap: bool | None = None  # the host works ahead of drafts too (SGLANG_ENABLE_SPEC_V2); None: by release
     overlap: bool | None = None  # the host prepares a step while the GPU computes the one before; None: by release
@@ -147,6 +148,8 @@ class Applied:
     pulls_kv: bool = False  # a decode role asks for the KV of a prompt when it has been computed and has room
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
     experts: str = ""  # how tokens find their experts
+    sorts_logits: bool = False  # to draw from the likeliest tokens alone
+    expert_rows: int = 0  # each expert of a rank computes whole tiles of so many rows, whether tokens came to it or not
     eviction: str = "lru"
     host_tokens: int = 0  # that a tier in host memory holds
     host_token_s: float = 0.0  # to bring one of them back
@@ -212,6 +215,14 @@ class EngineDefaults:
         """Whether each part of a matrix made of several must be whole FP8 blocks."""
         return True
 
+    def sorts_logits(self, settings: EngineSettings) -> bool:
+        """Whether it sorts all logits of a step where requests want the likeliest tokens alone."""
+        return False
+
+    def expert_rows(self, settings: EngineSettings, model: Model) -> int:
+        """Rows of the tiles that every expert computes, asked or not; 0 where only those that were asked do."""
+        return 0
+
     def kernel_set(self, settings: EngineSettings) -> str:
         """The measured kernels that this release's resemble most; empty: those of the newest SGLang."""
         return ""
@@ -274,6 +285,8 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         pulls_kv=own.pulls_kv,
         kernel_set=own.kernel_set(settings),
         experts=settings.experts,
+        sorts_logits=settings.top_p and own.sorts_logits(settings),
+        expert_rows=own.expert_rows(settings, model),
         eviction=settings.eviction,
         host_tokens=_host_tokens(own, settings, model, layout, pool_tokens),
         host_token_s=rank_kv_bytes_per_token(model, layout) / gpu.host_bytes_s,

@@ -186,9 +186,11 @@ def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarF
     left out."""
     shown = settings_shown(study, history, answer)
     energy = [(label, _mean(runs, lambda r: _watt_hours(r.metrics))) for label, runs in shown]
-    tokens, run = "per million tokens", "of one run"
+    answered = [(label, _mean(runs, lambda r: r.metrics.get("joules_per_output_token"))) for label, runs in shown]
+    tokens, answer_token, run = "per million tokens", "per token of an answer", "of one run"
     says = {
         tokens: "Mean over the runs of each setting; input and output tokens both count.",
+        answer_token: "Mean over the runs of each setting, of GPUs alone; what a twin ran is modelled.",
         run: "Mean over the runs of each setting, each from its start to its end.",
     }
     if (watts := study.site.prices.node_watts) is not None:
@@ -199,6 +201,7 @@ def energy_and_cost(study: Study, history: History, answer: Answer) -> list[BarF
 
     kinds = (
         ("energy", "Energy", tokens, "Wh", energy),
+        ("answer-energy", "Energy", answer_token, "J", answered),
         ("cost", "Cost", tokens, unit_of(DOLLARS_PER_TOKENS), priced(DOLLARS_PER_TOKENS)),
         ("run-cost", "Cost", run, unit_of(DOLLARS), priced(DOLLARS)),
         ("run-energy", "Energy", run, unit_of(JOULES), priced(JOULES)),

@@ -439,7 +439,6 @@ _ALSO = {
     "nemotron-3-super": "nemotron-3-super-120b-a12b",
     "nemotron-3-ultra": "nemotron-3-ultra-550b-a55b",
     "qwen3-next": "qwen3-next-80b-a3b",
-    "qwen3-235b-a22b-fp8": "qwen3-235b-a22b",
 }
 # Other models of a preset's shape, and how that is known.
 _SIZES = "no difference in what is counted here is known; give its config.json to be sure"

@@ -39,6 +39,10 @@ _SPARE_SHARE = 0.01
 _MOST_STAGES = 4
 
 
+# What is best of the ways that keep every limit: most requests (or fewest GPUs for a rate), or least energy a token.
+THROUGHPUT, ENERGY = GOALS = ("throughput", "energy")
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
     """What is to be served, on what, within which limits; as the command line and the Python API give it."""
@@ -60,6 +64,7 @@ class PlanRequest:
     calibration: str | Path | None = None
     top: int = 8
     named: Sequence[str] = ()
+    goal: str = THROUGHPUT
     seed: int = 0
 
 

@@ -16,6 +16,7 @@ from ridgeline.serving.planner.candidates import PlanQuestion, Unit, colocated_u
 from ridgeline.serving.planner.scheme import Pair, Scheme, pairs, varied_pairs
 from ridgeline.serving.traffic.requests import Slo, Summary
 from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic, no_collection
+from ridgeline.serving.twin.energy import FIGURES
 from ridgeline.serving.twin.request import TooLate
 
 MOST_REQUESTS, _MOST_OFFLINE = 8000, 4000
@@ -49,6 +50,8 @@ class Option:
     capacity_s: float | None  # the highest rate that keeps every limit; None where none was searched
     summary: Summary
     interval: Mapping[str, tuple[float, float]]  # of one slice, as `twin simulate` states it
+    gpu_power_w: float | None = None
+    joules_per_output_token: float | None = None  # None: the GPU's limit of power is not known
     knee: Knee | None = None
     reach: str = ""  # how far the calibration holds for this layout
 
@@ -100,7 +103,7 @@ class Option:
     @property
     def bounds(self) -> dict[str, tuple[float, float]]:
         """Where nine of ten measurements lie: latencies, and the speed that was not given with the rate."""
-        found = {name: both for name, both in self.interval.items() if name.endswith("_ms")}
+        found = {name: both for name, both in self.interval.items() if name.endswith("_ms") or name in FIGURES}
         low, high = self.speed_ratios
         if self.capacity_s is not None:
             found["capacity"] = (low * self.capacity_s, high * self.capacity_s)
@@ -172,7 +175,16 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
         # not fewer: a shorter offline run is slower for its longer tail
         sent = replace(traffic, requests=max(1, min(traffic.requests // scheme.slices, _MOST_OFFLINE)))
     run = scheme.run(sent)
-    return Option(scheme, rate_s, capacity, run.summary, run.interval, reach=run.reach)
+    return Option(
+        scheme,
+        rate_s,
+        capacity,
+        run.summary,
+        run.interval,
+        run.gpu_power_w,
+        run.joules_per_output_token,
+        reach=run.reach,
+    )
 
 
 def _share(traffic: Traffic, scheme: Scheme, rate_s: float) -> Traffic:
@@ -297,13 +309,14 @@ def schemes_for(question: PlanQuestion, rate_s: float | None) -> tuple[list[Sche
 
 
 @no_collection()
-def try_all(schemes: Sequence[Scheme], traffic: Traffic, rate_s: float | None) -> list[Option]:
-    """Simulates all but those that step times already show to be beaten by one that was simulated."""
+def try_all(schemes: Sequence[Scheme], traffic: Traffic, rate_s: float | None, *, every: bool = False) -> list[Option]:
+    """Simulates all but those that step times already show to serve less than one that was simulated; or `every` one,
+    for what serves less may take less energy."""
     options: list[Option] = []
     split = 0
     for scheme in schemes:
         pair = isinstance(scheme.shape, Pair)
-        if (pair and split < _PAIRS_LEAST) or not any(_beats(o, scheme, rate_s) for o in options):
+        if every or (pair and split < _PAIRS_LEAST) or not any(_beats(o, scheme, rate_s) for o in options):
             options.append(tried(scheme, traffic))
             split += pair
     return options

@@ -16,9 +16,9 @@ from ridgeline.serving.engines.fitting import nearest_fits
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.memory import roomiest_plan
 from ridgeline.serving.engines.settings import EngineSettings, dtype_values, parse_engine
-from ridgeline.serving.hardware.cluster import GIB, make_cluster
+from ridgeline.serving.hardware.cluster import GIB, load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
-from ridgeline.serving.planner.candidates import PlanQuestion, PlanRequest, Unit
+from ridgeline.serving.planner.candidates import ENERGY, GOALS, PlanQuestion, PlanRequest, Unit
 from ridgeline.serving.planner.commands import LintPoint, unit_values, written_for
 from ridgeline.serving.planner.operating_point import Knee, Option, named_scheme, schemes_for, tried, try_all
 from ridgeline.serving.planner.scheme import Pair, Scheme
@@ -27,6 +27,7 @@ from ridgeline.serving.planner.verdict import SplitVerdict, verdict_on
 from ridgeline.serving.traffic.requests import Slo, Spread
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, Fixed, OpenLoop, Traffic, dataset_of, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
+from ridgeline.serving.twin.energy import FIGURES
 from ridgeline.serving.twin.simulate import within_context
 
 # Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
@@ -140,6 +141,9 @@ _NVLINK_LEAST = 100e9
 _KNEES = 8
 
 
+_COSTS = ("gpu_hours_per_million", "most_joules_per_token", *FIGURES)
+
+
 @dataclass(frozen=True)
 class Choice:
     """One ranked answer. Its command lines are those of its deployment (`deploy/from_plan.py`), which must hold
@@ -166,7 +170,7 @@ class Choice:
             "offered_rate": None if o.rate_s is None else round(o.rate_s, 4),
             "capacity": None if o.capacity_s is None else round(o.capacity_s, 4),
             "total_tok_s": round(o.total_tok_s, 1),
-            "costs": {name: getattr(o, name) for name in ("gpu_hours_per_million", "most_joules_per_token")},
+            "costs": {name: getattr(o, name) for name in _COSTS},
             "reach": o.reach,
             "ttft_ms": o.summary.ttft_ms.as_json() if o.summary.ttft_ms else None,
             "itl_ms": o.summary.itl_ms.as_json() if o.summary.itl_ms else None,
@@ -238,6 +242,10 @@ class Plan(Shown):
 @takes(PlanRequest)
 def answer_plan(asked: PlanRequest) -> Plan:
     """Ways to serve a model on given GPUs within latency limits, best first."""
+    if asked.goal not in GOALS:
+        raise InputError(f"goal {asked.goal!r} is not known; use one of {', '.join(GOALS)}")
+    if asked.goal == ENERGY and load_gpu(asked.gpu).power_w is None:
+        raise InputError(f"the limit of power of {asked.gpu} is not known; add power_w to its row, or leave out --goal")
     if asked.top < 1:
         raise InputError(f"--top {asked.top} shows nothing; give 1 or more")
     started_s = time.process_time()
@@ -271,9 +279,10 @@ def answer_plan(asked: PlanRequest) -> Plan:
         raise _nothing_fits(question, longest)
     asked_for = [named_scheme(text, considered) for text in asked.named]
     kept = {scheme.layout for scheme in asked_for}
-    found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s)
+    least_energy = asked.goal == ENERGY
+    found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s, every=least_energy)
     found += [tried(s, traffic) for s in asked_for]
-    options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None))
+    options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None, least_energy=least_energy))
     verdict = verdict_on(options)
     options = _without_doubtful_splits(options, verdict)
     options = [o for n, o in enumerate(options) if n < asked.top or o.scheme.layout in kept]
@@ -295,13 +304,15 @@ def answer_plan(asked: PlanRequest) -> Plan:
     )
 
 
-def _rank(option: Option, *, sized: bool) -> tuple[float, ...]:
-    """`sized`: the rate was given, so that the fewest GPUs that keep the limits are best; else the most requests."""
+def _rank(option: Option, *, sized: bool, least_energy: bool) -> tuple[float, ...]:
+    """`sized`: the rate was given, so that the fewest GPUs that keep the limits are best; else the most requests.
+    `least_energy` of a token comes before both."""
     goodput = -option.goodput_s
     gpus = option.scheme.gpus if sized else 0
     ttft = option.summary.ttft_ms.p95 if option.summary.ttft_ms else 0.0
+    joules = option.joules_per_output_token if least_energy else None
     if option.meets:
-        return 0, gpus, round(goodput, 2), option.scheme.loss(), ttft
+        return 0, joules or 0.0, gpus, round(goodput, 2), option.scheme.loss(), ttft
     return 1, round(goodput, 2), round(option.summary.overshoot, 2), gpus, option.scheme.loss(), ttft
 
 

@@ -226,8 +226,15 @@ class Summary(JsonForm):
             if (spread := getattr(self, f"{name}_ms")) is not None:
                 figures |= {f"{name}_p50_ms": spread.p50, f"{name}_p95_ms": spread.p95}
         figures |= {} if self.goodput_s is None else {"goodput": self.goodput_s}
-        said = {name: f"{low:,.4g} to {high:,.4g}" for name, (low, high) in (bounds or {}).items()}
-        return tuple((name, f"{value:,.4g}", said.get(name, "")) for name, value in figures.items())
+        return stated_rows(figures, bounds or {})
+
+
+def stated_rows(
+    figures: Mapping[str, float | None], bounds: Mapping[str, tuple[float, float]]
+) -> tuple[tuple[str, str, str], ...]:
+    """Name, value, and between which two of them it should lie; without what is not known."""
+    said = {name: f"{low:,.4g} to {high:,.4g}" for name, (low, high) in bounds.items()}
+    return tuple((name, f"{v:,.4g}", said.get(name, "")) for name, v in figures.items() if v is not None)
 
 
 def summarise(

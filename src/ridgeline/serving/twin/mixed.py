@@ -98,10 +98,11 @@ class MixedEngine(Engine):
         """The step, in which everybody who runs gets a token too."""
         batch = len(self.running)
         if not batch:
-            return self.times.prefill_s(tokens, pairs, sequences, largest)
+            return super()._round_s(tokens, pairs, sequences, largest)
         context = self.used_tokens + batch
         step_s = self.times.mixed_s(tokens, pairs, sequences, largest, batch, context)
         self._hand_over(step_s, 1, batch)
+        self.passes.add(tokens + batch, sequences + batch, context, pairs, step_s)
         self.step_number += 1
         self.used_tokens += batch * self.applied.accept_length
         return step_s

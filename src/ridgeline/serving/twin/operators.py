@@ -53,6 +53,13 @@ class Term(NamedTuple):
     bound: str  # compute, memory, network, latency, host
 
 
+class Work(NamedTuple):
+    """How long parts of one GPU are at work in a pass, each for itself: their sum may be longer than the pass."""
+
+    compute_s: float
+    memory_s: float
+
+
 @dataclass(frozen=True, slots=True)
 class Product:
     """All matrices of one kind on one rank, whole model: time for each row, to read the weights once, and floors."""

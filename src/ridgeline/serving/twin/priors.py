@@ -53,6 +53,9 @@ FP8_CACHE = {"fa3": 0.58, "triton": 0.56, "flashinfer": 0.42}
 FP8_CACHE_BLACKWELL = {"triton": 0.56, "flashinfer": 0.83}
 # Passes over the logits by softmax, top-p and sampling, in float32.
 SAMPLING_PASSES = 6
+# Sorting all logits for top-p: the least that it takes, and bytes moved for each (vllm PR 40376 on B200: 2.3 ms for 128
+# rows of 131,072; PR 51507: half a millisecond to one for a few rows).
+SORT_LEAST_S, SORT_BYTES = 0.5e-3, 1100
 # Reads and writes of hidden-wide vectors per layer: norms, rope, residuals, quantisation, gate activation.
 ELEMENTWISE_PASSES = 16
 # 16-bit experts of a shape for which no engine ships tuned tiles: share of what tuned ones reach (DeepSeek-V2-Lite, 64
@@ -75,6 +78,9 @@ TUNED_BLOCKS = {
     "h200": {(64, 512), (72, 2048), (80, 640), (128, 384), (128, 768), (160, 640), (256, 256), (256, 512), (257, 128),
              (257, 256), (257, 512), (264, 256), (384, 128), (385, 128), (512, 128), (513, 512)},
 }  # fmt: skip
+# What DeepGEMM's contiguous kernel reaches of the tensor cores' peak, on Hopper and on Blackwell, where every expert is
+# filled up to whole tiles (chosen on steps of Qwen3-235B under vLLM 0.11 and 0.12).
+FILLED_PEAK = (0.4, 0.22)
 # Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
 PIPELINE_BUBBLE = 1.05
 

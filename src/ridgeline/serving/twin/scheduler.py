@@ -16,6 +16,7 @@ from ridgeline.serving.engines.settings import Applied
 from ridgeline.serving.traffic.texts import Text
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.gaps import DecodeRuns, Ending, TokenPace
+from ridgeline.serving.twin.passes import PassLog
 from ridgeline.serving.twin.prefix_cache import CacheUse, HostTier, PrefixCache
 from ridgeline.serving.twin.priors import DECAY_STEPS, FINAL_SHARE_OF_START, MOST_NEW_TOKENS, NEW_TOKEN_SHARE
 from ridgeline.serving.twin.request import FirstTokens, Request
@@ -57,6 +58,8 @@ class Engine:
         self.blocked_by_kv = False
         self._step_s = 0.0  # of the latest decode step
         self.prefill_s = 0.0  # time in prefill rounds
+        self.passes = PassLog()
+        self._verified = self.applied.draft_tokens
         self.host_s = 0.0  # time in decode steps that waited for the host
         self.front_end: FrontEnd | None = None  # between it and its users, where it is served
         self.first_tokens: FirstTokens | None = None  # where a run may end as soon as too many are late
@@ -274,7 +277,9 @@ class Engine:
         return ended
 
     def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
-        return self.times.prefill_s(tokens, pairs, sequences, largest)
+        round_s = self.times.prefill_s(tokens, pairs, sequences, largest)
+        self.passes.add(tokens, sequences, 0.0, pairs, round_s)
+        return round_s
 
     def _wait_for_host(self) -> None:
         """Nothing can be done before KV comes back from the host."""
@@ -342,6 +347,7 @@ class Engine:
             middle_s = first_s + per_token_s * growth * (steps - 1) / 2
             step_s = middle_s if middle_s > host_s else host_s
         self._hand_over(step_s, steps, batch)
+        self.passes.add(batch * self._verified, batch, context + growth * (steps - 1) / 2, 0.0, step_s, steps)
         if step_s <= host_s:
             self.host_s += step_s * steps
         self._step_s, self.clock = step_s, clock + step_s * steps

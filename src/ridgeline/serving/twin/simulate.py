@@ -21,7 +21,7 @@ from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.serving.traffic.replay import Replay
-from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
+from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, stated_rows, summarise
 from ridgeline.serving.traffic.session_mix import SessionMix
 from ridgeline.serving.traffic.session_summary import SessionSummary, summarise_sessions
 from ridgeline.serving.traffic.traffic import (
@@ -45,6 +45,7 @@ from ridgeline.serving.twin.disaggregation import (
     Proxied,
     PullingEngine,
 )
+from ridgeline.serving.twin.energy import FIGURES, Energy, energy_of
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.mixed import MixedEngine
 from ridgeline.serving.twin.prefix_cache import CacheUse
@@ -98,6 +99,7 @@ class SimulationResult(JsonForm, Shown):
         default_factory=UncertaintySources, metadata=NOT_IN_JSON
     )  # what the bounds rest on
     engines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # what each role's engine applies
+    energy: Energy | None = field(default=None, metadata=NOT_IN_JSON)  # None: the GPU's limit of power is not known
     origin: Origin = field(default="modelled", init=False)
 
     @property
@@ -105,6 +107,19 @@ class SimulationResult(JsonForm, Shown):
     def verdict(self) -> str:
         """fits, or the first memory risk of any role."""
         return next((m.verdict for m in self.memory if not m.fits), self.memory[0].verdict)
+
+    @property
+    @also_in_json()
+    def gpu_power_w(self) -> float | None:
+        """Watts of one GPU, mean over all of them and the run."""
+        return None if self.energy is None else self.energy.gpu_power_w
+
+    @property
+    @also_in_json()
+    def joules_per_output_token(self) -> float | None:
+        """Of all GPUs, those that compute prompts included."""
+        made = self.summary.output_tok_s * self.summary.duration_s
+        return None if self.energy is None or not made else self.energy.joules / made
 
     @property
     @also_in_json("hit_rate", digits(4))
@@ -128,7 +143,9 @@ class SimulationResult(JsonForm, Shown):
         known = "calibrated" if self.calibrated else "not calibrated"
         title = f"modelled, {known}: {self.summary.ok} of {self.summary.requests} requests, memory {self.verdict}"
         notes = tuple(text for text in (self.reach, *self.notes, *self.assumed) if text)
-        return TextTable(title, ("", "predicted", "9 of 10 lie in"), self.summary.rows(self.interval), notes=notes)
+        energy = {name: getattr(self, name) for name in FIGURES}
+        rows = (*self.summary.rows(self.interval), *stated_rows(energy, self.interval))
+        return TextTable(title, ("", "predicted", "9 of 10 lie in"), rows, notes=notes)
 
 
 @lru_cache(maxsize=2)
@@ -182,6 +199,11 @@ def simulate(
     doubts = _doubts(engines, summary, traffic, records)
     if not calibration.points:
         doubts = replace(doubts, validation=validation(deployment, under_way))
+    bounds = intervals(summary, _longest_ttft_s(records), known.calibration, doubts)
+    energy = energy_of(engines, deployment.cluster.gpu, summary.duration_s)
+    if energy is not None and (made_s := summary.output_tok_s):
+        slow, fast = (bound / made_s for bound in bounds["output_tok_s"])
+        bounds |= energy.bounds(made_s * summary.duration_s, slow, fast)
     return SimulationResult(
         records=records,
         summary=summary,
@@ -190,7 +212,8 @@ def simulate(
         retractions=sum(e.retractions for e in engines),
         cache=_cache_use(engines),
         sessions=summarise_sessions(records, unsent, slos, summary.duration_s) if in_sessions else None,
-        interval=intervals(summary, _longest_ttft_s(records), known.calibration, doubts),
+        interval=bounds,
+        energy=energy,
         doubts=doubts,
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
         cpu_s=time.process_time() - started_s,

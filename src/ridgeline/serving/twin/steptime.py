@@ -16,11 +16,13 @@ from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import Applied, defaults_of
 from ridgeline.serving.hardware.cluster import Cluster
+from ridgeline.serving.model.layer_parts import Experts
 from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.operators import (
     Term,
+    Work,
     decode_attention,
     expert_rate,
     floors_s,
@@ -45,11 +47,14 @@ from ridgeline.serving.twin.priors import (
     DRAFT_PLAN_S,
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
+    FILLED_PEAK,
     HOST_OP_S,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
     PLANNED_BACKENDS,
     SAMPLING_PASSES,
+    SORT_BYTES,
+    SORT_LEAST_S,
     TUNED_COUNTS,
     UNTUNED_BLOCKS,
     UNTUNED_SHARE,
@@ -60,7 +65,7 @@ _HEAD_TERMS = ("LM head", "sampling", "logits all-gather")
 
 
 # What the GPU's part of a step depends on of what an engine applies; the rest is for its host and its scheduler.
-_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "drafting", "experts", "overlap")
+_KERNEL_SETTINGS = ("backend", "engine", "kernel_set", "drafting", "experts", "overlap", "sorts_logits", "expert_rows")
 
 
 @lru_cache(maxsize=256)
@@ -197,6 +202,32 @@ class StepTime:
             return self._agreed([*terms, Term(_UNHIDDEN, schedule_s, "host")])
         return self._agreed(self._with_host(terms, schedule_s + launch_s, graph=self.applied.prefill_graph))
 
+    # -- what a step asks of the parts of a GPU ---------------------------------------------------------------------
+
+    def work(self, rows: float, logit_rows: float, context: float, pairs: float) -> Work:
+        """How long tensor cores and memory of one GPU are at work in a pass, each at the rate that it reaches.
+
+        `context` counts the cached tokens that it reads, `pairs` those of query and key in prompts.
+        """
+        lay = self.layout
+        all_rows, logits = rows / lay.pp, logit_rows / lay.pp
+        of = {"rank": all_rows / lay.attn_dp, "all": all_rows, "logits": logits}
+        compute_s = sum(p.row_s * of[p.rows] for p in self._products)
+        memory_s = sum(p.weights_s for p in self._products)
+        if (experts := self.model.experts) is not None:
+            asked, rate = self._asked(experts, all_rows), self._experts.rate
+            computed_s, read_s = self._expert_s(experts, all_rows, asked)
+            compute_s, memory_s = compute_s + computed_s / rate.peak, memory_s + read_s / rate.memory
+        moved = of["rank"] * self._elementwise[0] + all_rows * self._elementwise[1]
+        moved += logits / lay.attn_dp * self.model.vocab * 4 * SAMPLING_PASSES
+        held = context / max(1.0, logit_rows)
+        memory_s += moved * self._stream_s + of["rank"] * self._state_row_s
+        memory_s += sum(each_s * min(held, cap) for cap, each_s in self._contexts) * logit_rows
+        mean = pairs / max(1.0, rows)
+        compute_s += all_rows / lay.attn_dp * sum(each_s * min(mean, cap) for cap, each_s in self._pair_costs)
+        memory_s += self._sort_s(logits / lay.attn_dp) if self.applied.sorts_logits else 0.0
+        return Work(compute_s, memory_s)
+
     # -- shared ---------------------------------------------------------------------------------------------------
 
     def _agreed(self, terms: list[Term]) -> list[Term]:
@@ -296,26 +327,41 @@ class StepTime:
             each_s = self._state_token_s if counted else self._state_row_s
             terms.append(Term("states of linear layers", rank_rows * each_s, "compute" if counted else "memory"))
         terms.append(Term("sampling", sampled * self._stream_s, "memory"))
+        if self.applied.sorts_logits:
+            terms.append(Term("logits sorted for top-p", self._sort_s(logit_rows / self.layout.attn_dp), "memory"))
         terms.append(Term("kernels' smallest times", self._floors_s[not counted], "latency"))
         terms += self._network_terms(rank_rows, all_rows, logit_rows, counted=counted)
         return terms
 
+    def _sort_s(self, rows: float) -> float:
+        return SORT_LEAST_S + rows * self.model.vocab * SORT_BYTES / self.gpu.bandwidth_bytes_s
+
+    def _asked(self, experts: Experts, rows: float) -> float:
+        """Experts of a layer whose weights are read for so many tokens."""
+        return float(experts.count) if self.applied.expert_rows else touched(experts, rows, self.applied.experts)
+
+    def _expert_s(self, experts: Experts, rows: float, asked: float) -> tuple[float, float]:
+        """Seconds at peak rates that an expert rank computes and reads, were all as busy."""
+        flops_s = self.gpu.flops_of(self.model.weights_dtype) * self.factors.compute
+        columns = experts.width * self.layout.ep / self.layout.tp
+        computed = self._experts.rows(rows * experts.per_token, asked)
+        reached = self._experts.widened(columns) * self._tuned
+        if filled := self.applied.expert_rows:
+            computed = rows * experts.per_token + (filled - 1) * experts.count
+            reached = FILLED_PEAK[self.gpu.generation == "blackwell"] / self._experts.rate.peak
+        compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached
+        return compute_s, self._expert_bytes * asked / experts.count / self._bandwidth / self._tuned_blocks
+
     def _expert_term(self, rows: float) -> Term:
         experts = self.model.experts
         assert experts is not None
-        flops_s = self.gpu.flops_of(self.model.weights_dtype) * self.factors.compute
-        asked = touched(experts, rows, self.applied.experts)
-        computed = self._experts.rows(rows * experts.per_token, asked)
-        columns = experts.width * self.layout.ep / self.layout.tp
-        reached = self._experts.widened(columns) * self._tuned
+        asked, ranks = self._asked(experts, rows), self.layout.ep
+        compute_s, memory_s = self._expert_s(experts, rows, asked)
         # expert ranks wait for the one with most to compute, or to read
-        ranks = self.layout.ep
-        uneven = fullest_load(experts, rows, ranks, self.applied.experts)
-        compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached * uneven
-        share = asked / experts.count
-        memory_s = self._expert_bytes * share / self._bandwidth * fullest_share(experts, asked, ranks)
-        memory_s /= self._tuned_blocks
-        rate = self._experts.rate
+        if not self.applied.expert_rows:
+            compute_s *= fullest_load(experts, rows, ranks, self.applied.experts)
+        memory_s *= fullest_share(experts, asked, ranks)
+        share, rate = asked / experts.count, self._experts.rate
         bound = "compute" if compute_s / rate.peak > memory_s / rate.memory else "memory"
         return Term(f"experts ({share:.0%} touched)", rate.overlapped(compute_s, memory_s), bound)
 

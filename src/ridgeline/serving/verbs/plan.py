@@ -54,6 +54,10 @@ class PlanArguments:
         list[str] | None,
         typer.Option("--layout", help="Try and show this one too, such as P3x3D4 or 'tp 16 dp 2'; repeatable."),
     ] = None
+    goal: Annotated[
+        str,
+        typer.Option(help="throughput, or energy: the fewest joules for each token of an answer, within the limits."),
+    ] = "throughput"
     seed: Annotated[int, typer.Option(help="Seed of the traffic.")] = 0
 
     def answer(self) -> Plan:
@@ -274,22 +278,33 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
 
 def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
     """What a million tokens, in and out, take of GPUs, energy and money."""
-    head = ("#", "GPU-hours", "kWh at most", measurement.unit_of("joules_per_token"), measurement.unit_of("dollars"))
+    unit = measurement.unit_of("joules_per_output_token")
+    head = ("#", "GPU-hours", "kWh at most", "W a GPU", f"{unit} of an answer", measurement.unit_of("dollars"))
     rows: list[tuple[str, ...]] = [head if gpu_hour is not None else head[:-1]]
     for choice in choices:
-        hours, joules = choice.option.gpu_hours_per_million, choice.option.most_joules_per_token
+        o = choice.option
+        hours, joules = o.gpu_hours_per_million, o.most_joules_per_token
         row = [
             str(choice.rank),
             "-" if hours is None else f"{hours:.3g}",
             "-" if joules is None else f"{joules / 3.6:.3g}",
-            "-" if joules is None else f"{joules:.3g}",
+            "-" if o.gpu_power_w is None else f"{o.gpu_power_w:.0f}",
+            _energy(o),
         ]
         if gpu_hour is not None:
             row.append("-" if hours is None else f"{hours * gpu_hour:.3g}")
         rows.append(tuple(row))
-    text = "  for a million tokens, in and out; energy of the GPUs alone, were each at its limit of power"
+    text = "  GPU-hours and kWh for a million tokens, in and out, were each GPU at its limit of power"
     ask = "" if gpu_hour is not None else "; --gpu-hour 2.5 for dollars"
-    return [*aligned(rows), text + ask]
+    return [*aligned(rows), text + ask, "  power and energy of the GPUs alone; in brackets: where 9 of 10 should lie"]
+
+
+def _energy(option: Option) -> str:
+    joules = option.joules_per_output_token
+    if joules is None:
+        return "-"
+    low, high = option.interval["joules_per_output_token"]
+    return f"{joules:.3g} ({low:.2g} to {high:.2g})"
 
 
 def _settings(choices: tuple[Choice, ...]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ridgeline.cli.text.table import json_text
+from ridgeline.records import measurement
 from ridgeline.serving.engines import base
 from ridgeline.serving.figures import sessions as figures
 from ridgeline.serving.traffic import requests as traffic_requests
@@ -99,6 +100,7 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
         *(_engine(role, applied) for role, applied in result.engines.items()),
         f"  total       {s.total_tok_s:10,.0f} tok/s   90%: {low:,.0f} to {high:,.0f}",
         f"  output      {s.output_tok_s:10,.0f} tok/s   {s.requests_s:.2f} requests/s",
+        *_energy(result),
         f"  duration    {s.duration_s:10,.2f} s       {s.ok} of {s.requests} requests",
         f"  {'latency, ms':<11} {'p50':>10} {'p95':>11} {'p99':>11}   p95, 90%",
         *(_latency(name, result) for name in ("ttft", "itl", "e2e")),
@@ -115,6 +117,18 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
     lines += [f"  assumed     {note}" for note in result.assumed]
     lines += [f"  failed      {count:10,} requests: {kind}" for kind, count in s.errors.items()]
     return "\n".join(line for line in lines if line)
+
+
+def _energy(result: SimulationResult) -> list[str]:
+    watts, joules = result.gpu_power_w, result.joules_per_output_token
+    if watts is None or joules is None:
+        return []
+    drawn, each = (result.interval[name] for name in ("gpu_power_w", "joules_per_output_token"))
+    unit = measurement.unit_of("joules_per_output_token")
+    return [
+        f"  power       {watts:10,.0f} W a GPU   90%: {drawn[0]:,.0f} to {drawn[1]:,.0f}",
+        f"  energy      {joules:10,.3g} {unit} of an answer   90%: {each[0]:,.3g} to {each[1]:,.3g}",
+    ]
 
 
 def _counter_of_sent_back(result: SimulationResult) -> str:

@@ -25,6 +25,11 @@ _OVERLAP_SINCE = (0, 14)
 _WHOLE_PROMPTS_SINCE = (0, 19)
 # The first release that lets merged matrices pass whose parts are no whole FP8 blocks; 0.12 did not, 0.17 does.
 _MERGED_BLOCKS_SINCE = (0, 13)
+# Top-p and top-k by PyTorch's sort: FlashInfer's kernel is off since vllm PR 26859, one in Triton came with PR 33538.
+_SORTS_SINCE, _SORTS_BEFORE = (0, 11), (0, 16)
+# Experts in FP8 blocks by DeepGEMM's contiguous kernel, for which every expert of a rank is filled up to whole tiles
+# (vllm PR 39331): steps of Qwen3-235B under 0.11 and 0.12 are as long as that takes, of MiniMax since 0.16 not.
+_FILLS_SINCE, _FILLS_BEFORE, _FILLED_ROWS = (0, 10), (0, 14), 128
 _GRAPHS = 512  # sequences that its graphs reach
 
 
@@ -59,6 +64,13 @@ class VllmDefaults(EngineDefaults):
 
     def merged_blocks_whole(self, settings: EngineSettings) -> bool:
         return settings.version < _MERGED_BLOCKS_SINCE
+
+    def sorts_logits(self, settings: EngineSettings) -> bool:
+        return _SORTS_SINCE <= settings.version < _SORTS_BEFORE
+
+    def expert_rows(self, settings: EngineSettings, model: Model) -> int:
+        blocks = model.experts is not None and model.weights_dtype == "fp8" and model.weight_block > 0
+        return _FILLED_ROWS if blocks and _FILLS_SINCE <= settings.version < _FILLS_BEFORE else 0
 
     def kernel_set(self, settings: EngineSettings) -> str:
         return "vllm"

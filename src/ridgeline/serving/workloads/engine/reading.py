@@ -146,11 +146,13 @@ def _figure(name: str, value: object) -> Iterator[Measurement]:
 
 
 def _per_token(found: Mapping[str, Measurement]) -> dict[str, Measurement]:
-    energy, rate, seconds = (found.get(name) for name in ("energy_j", "total_tok_s", "duration_s"))
-    if energy is None or rate is None or seconds is None or not rate.value * seconds.value > 0:
-        return {}
-    joules = energy.value / (rate.value * seconds.value)
-    return {"joules_per_token": reported("joules_per_token", joules, MEASURED)}
+    energy, seconds, per_token = found.get("energy_j"), found.get("duration_s"), dict[str, Measurement]()
+    for name, counted in (("joules_per_token", "total_tok_s"), ("joules_per_output_token", "output_tok_s")):
+        rate = found.get(counted)
+        if energy is not None and rate is not None and seconds is not None and rate.value * seconds.value > 0:
+            joules = energy.value / (rate.value * seconds.value)
+            per_token[name] = reported(name, joules, MEASURED)
+    return per_token
 
 
 def _unapplied(asked: AskedSettings, log: EngineLog, version: str, folder: Path) -> Iterator[str]:

@@ -1,0 +1,308 @@
+"""Watts and joules of a token: what the twin predicts beside loads of vLLM on H100 and B200 that others measured.
+
+    python benchmarks/twin/energy.py EVIDENCE [--sample 4]
+
+EVIDENCE holds public/ml-energy.csv: loads of ML.ENERGY's benchmark, steady state of a closed loop, watts of all GPUs
+together. Its rows have no licence that we know of and are not kept here. The recipes (chunk, expert ranks, sampling
+by temperature and top-p, DeepSeek's kernels on B200) are in the repository ml-energy/benchmark; lengths of prompts are
+not stated, and taken as 300 tokens of chats and 250 of GPQA.
+
+Errors are |predicted / measured - 1|. "Left out": what tensor cores and memory draw is chosen on the other models.
+Joules of a token rest on the twin's throughput, and beside it on the measured one, which tells the two errors apart.
+The peer draws a constant share of the GPU's limit, chosen on the other models too, at the twin's throughput.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import statistics
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ridgeline.errors import InputError
+from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.layout import Layout
+from ridgeline.serving.engines.settings import EngineSettings, parse_engine
+from ridgeline.serving.hardware.cluster import make_cluster
+from ridgeline.serving.model.config import PRESETS, load_model
+from ridgeline.serving.model.model import Model
+from ridgeline.serving.traffic.lengths import Uniform
+from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
+from ridgeline.serving.twin.energy import draw_of
+from ridgeline.serving.twin.simulate import SimulationResult, simulate
+
+RELEASE, CHUNK, SERVERS = "vllm:0.11", 8192, 8
+PROMPTS = {"gpqa": 250}
+_CHAT_PROMPT = 300
+# Of each place so many requests, but no run longer than this: what a place costs the twin grows with the places.
+_ROUNDS, _FEWEST, _MOST = 3, 120, 600
+FAR_OFF = 1.5
+_QWEN = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128,
+    "attention_bias": False, "vocab_size": 151936, "max_position_embeddings": 40960, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+# What the twin has no preset of, by their config.json: the preset that they differ from, and in what.
+SHAPES: dict[str, tuple[str, Mapping[str, object]]] = {
+    "qwen3-14b": ("", {**_QWEN, "hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 40,
+                       "num_attention_heads": 40}),
+    "qwen3-8b": ("", {**_QWEN, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+                      "num_attention_heads": 32}),
+    "nvidia-nemotron-nano-12b-v2": ("", {
+        "architectures": ["NemotronHForCausalLM"], "model_type": "nemotron_h", "conv_kernel": 4, "head_dim": 128,
+        "hidden_size": 5120, "intermediate_size": 20480, "mamba_head_dim": 80, "mamba_num_heads": 128,
+        "hybrid_override_pattern": "M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M-",
+        "max_position_embeddings": 131072, "mlp_hidden_act": "relu2", "n_groups": 8, "num_attention_heads": 40,
+        "num_hidden_layers": 62, "num_key_value_heads": 8, "ssm_state_size": 128, "tie_word_embeddings": False,
+        "vocab_size": 131072, "torch_dtype": "bfloat16"}),
+    "llama-4-maverick-17b-128e-instruct-fp8": ("llama-4-scout", {
+        "num_local_experts": 128, "interleave_moe_layer_step": 2, "max_position_embeddings": 1048576}),
+}  # fmt: skip
+PRESET_OF = {
+    "deepseek-v3.1": "deepseek-v3",
+    "gemma-3-27b-it": "gemma-3-27b",
+    "llama-3.1-405b-instruct-fp8": "llama-405b",
+    "llama-3.1-8b-instruct": "llama-8b",
+    "qwen3-30b-a3b-thinking-2507": "qwen3-30b-a3b",
+    "qwen3-235b-a22b-instruct-2507-fp8": "qwen3-235b-a22b",
+    "qwen3-235b-a22b-thinking-2507-fp8": "qwen3-235b-a22b",
+}
+
+
+@dataclass(frozen=True)
+class EnergyRow:
+    """One load, and what was measured: watts of all GPUs, output tokens a second, the median gap between tokens."""
+
+    name: str
+    deployment: Deployment
+    traffic: Traffic
+    users: int
+    watts: float
+    tok_s: float
+    itl_ms: float
+
+    @property
+    def gpus(self) -> int:
+        return self.deployment.layout.gpus
+
+    @property
+    def joules(self) -> float:
+        return self.watts / self.tok_s
+
+
+def read_energy_rows(path: Path) -> list[EnergyRow]:
+    with path.open() as file:
+        return [_row(row) for row in csv.DictReader(file)]
+
+
+def _row(row: dict[str, str]) -> EnergyRow:
+    gpus, users, answer = int(row["num_gpus"]), int(row["max_num_seqs"]), float(row["avg_output_len"])
+    prompt = PROMPTS.get(row["task"], _CHAT_PROMPT)
+    lengths = Uniform((prompt // 2, prompt * 3 // 2), (max(1, int(answer / 2)), int(answer * 1.5)))
+    asked = EngineSettings(
+        max_running_requests=users,
+        chunked_prefill_size=CHUNK,
+        overlap=True,
+        top_p=True,
+        tokenizer_workers=SERVERS,
+    )
+    # its column of tensor parallelism says 1 where experts are spread: vLLM's ranks then share the attention
+    layout = Layout(gpus, ep=int(row["expert_parallel"]), nodes=1, gpus_per_node=gpus)
+    cluster = make_cluster(row["gpu_model"].lower(), 1, gpus)
+    return EnergyRow(
+        name=f"{row['task']} {row['model_id'].rpartition('/')[2]} {row['gpu_model']}x{gpus} {users}",
+        deployment=Deployment(
+            _model(row["model_id"], row["weight_precision"]), cluster, layout, parse_engine(RELEASE, asked)
+        ),
+        traffic=Traffic(lengths, max(_FEWEST, min(_ROUNDS * users, _MOST + users)), ClosedLoop(users)),
+        users=users,
+        watts=float(row["avg_power_watts"]),
+        tok_s=float(row["output_throughput_tokens_per_sec"]),
+        itl_ms=float(row["median_itl_ms"]),
+    )
+
+
+def _model(name: str, precision: str) -> Model:
+    short = name.rpartition("/")[2].lower()
+    if short in SHAPES:
+        preset, differs = SHAPES[short]
+        config = json.loads((PRESETS / f"{preset}.json").read_text()) if preset else {}
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / short / "config.json"
+            path.parent.mkdir()
+            path.write_text(json.dumps({**config, **differs}))
+            model = load_model(str(path))
+    else:
+        model = load_model(PRESET_OF.get(short, short))
+    model = model.with_dtype("fp8" if precision == "fp8" else None)
+    # DeepSeek's recipe takes FlashInfer's experts instead of DeepGEMM's
+    return replace(model, weight_block=128 if "qwen3-235b" in short else 0)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row beside its prediction. `left_out` are watts of a GPU by what the other models' rows say."""
+
+    row: EnergyRow
+    result: SimulationResult
+    left_out: float = 0.0
+    peer: float = 0.0
+
+    @property
+    def tok_s(self) -> float:
+        """While all places are taken: so many requests, each as long as it stays."""
+        s = self.result.summary
+        assert s.e2e_ms is not None
+        return self.row.users * s.output_tok_s / s.requests_s / (s.e2e_ms.mean / 1000)
+
+    @property
+    def gpu_w(self) -> float:
+        assert self.result.gpu_power_w is not None
+        return self.result.gpu_power_w
+
+    @property
+    def joules(self) -> float:
+        return self.gpu_w * self.row.gpus / self.tok_s
+
+    def bounds(self, figure: str) -> tuple[float, float]:
+        """Of watts of a GPU, or of joules in the steady state."""
+        low, high = self.result.interval[figure]
+        if figure == "gpu_power_w":
+            return low, high
+        scale = self.joules / (self.result.joules_per_output_token or math.nan)
+        return low * scale, high * scale
+
+
+def judged(rows: Iterable[EnergyRow]) -> list[Judged]:
+    found = []
+    for row in rows:
+        try:
+            found.append(Judged(row, simulate(row.deployment, row.traffic)))
+        except InputError as error:
+            print(f"not answered: {row.name}: {str(error).splitlines()[0]}")
+    return [each for gpu in _gpus(found) for each in _left_out([j for j in found if _gpu(j) == gpu])]
+
+
+def _left_out(mine: Sequence[Judged]) -> list[Judged]:
+    found = []
+    for model in dict.fromkeys(_model_name(j) for j in mine):
+        others = [j for j in mine if _model_name(j) != model] or list(mine)
+        tensor, memory = fitted(others)
+        share = statistics.median(_share(j) for j in others)
+        for j in mine:
+            if _model_name(j) == model:
+                limit_w, energy = _limit_w(j), j.result.energy
+                assert energy is not None
+                idle = draw_of(j.row.deployment.cluster.gpu).idle
+                watts = limit_w * min(1.0, idle + tensor * energy.tensor + memory * energy.memory)
+                found.append(replace(j, left_out=watts, peer=share * limit_w))
+    return found
+
+
+def fitted(rows: Sequence[Judged]) -> tuple[float, float]:
+    """Shares that tensor cores and memory draw, by least squares of relative errors; neither below 0. Rows whose speed
+    is far off say nothing of them."""
+    cc = cm = mm = cy = my = 0.0
+    for j in rows:
+        if not 1 / FAR_OFF < j.tok_s / j.row.tok_s < FAR_OFF:
+            continue
+        energy, share = j.result.energy, _share(j)
+        assert energy is not None
+        c, m = energy.tensor / share, energy.memory / share
+        y = 1.0 - draw_of(j.row.deployment.cluster.gpu).idle / share
+        cc, cm, mm, cy, my = cc + c * c, cm + c * m, mm + m * m, cy + c * y, my + m * y
+    whole = cc * mm - cm * cm
+    tensor, memory = (cy * mm - my * cm) / whole, (my * cc - cy * cm) / whole
+    if tensor < 0:
+        return 0.0, my / mm
+    return (tensor, memory) if memory >= 0 else (cy / cc, 0.0)
+
+
+def _share(j: Judged) -> float:
+    return j.row.watts / j.row.gpus / _limit_w(j)
+
+
+def _limit_w(j: Judged) -> float:
+    limit_w = j.row.deployment.cluster.gpu.power_w
+    assert limit_w is not None
+    return limit_w
+
+
+def _gpu(j: Judged) -> str:
+    return j.row.deployment.cluster.gpu.name
+
+
+def _gpus(found: Iterable[Judged]) -> list[str]:
+    return list(dict.fromkeys(map(_gpu, found)))
+
+
+def _model_name(j: Judged) -> str:
+    return j.row.deployment.model.name
+
+
+FIGURES: dict[str, Callable[[Judged], float]] = {  # predicted over measured
+    "watts": lambda j: j.gpu_w * j.row.gpus / j.row.watts,
+    "watts, left out": lambda j: j.left_out * j.row.gpus / j.row.watts,
+    "watts, peer": lambda j: j.peer * j.row.gpus / j.row.watts,
+    "J/token": lambda j: j.joules / j.row.joules,
+    "J/token, left out": lambda j: j.left_out * j.row.gpus / j.tok_s / j.row.joules,
+    "J/token, peer": lambda j: j.peer * j.row.gpus / j.tok_s / j.row.joules,
+    "J/token at the limit": lambda j: _limit_w(j) * j.row.gpus / j.tok_s / j.row.joules,
+    "J/token, measured tok/s": lambda j: j.gpu_w * j.row.gpus / j.row.watts,
+    "tok/s": lambda j: j.tok_s / j.row.tok_s,
+    "ITL": lambda j: (j.result.summary.itl_ms.p50 if j.result.summary.itl_ms else math.nan) / j.row.itl_ms,
+}
+_SHOWN = tuple(name for name in FIGURES if name != "J/token, measured tok/s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("evidence", type=Path)
+    parser.add_argument("--sample", type=int, default=1, help="every N-th row")
+    options = parser.parse_args()
+    found = judged(read_energy_rows(options.evidence / "public" / "ml-energy.csv")[:: options.sample])
+    groups = {"all": found} | {gpu: [j for j in found if _gpu(j) == gpu] for gpu in _gpus(found)}
+    groups |= {f"{_gpu(j)} {_model_name(j)}": [] for j in found}
+    for j in found:
+        groups[f"{_gpu(j)} {_model_name(j)}"].append(j)
+    print("| rows | " + " | ".join(f"{name}: median (bias), p90" for name in _SHOWN) + " | inside: watts, J/token |")
+    print("|" + "---|" * (len(_SHOWN) + 2))
+    for group, mine in groups.items():
+        cells = [f"{group}, {len(mine)}", *(_errors(mine, FIGURES[name]) for name in _SHOWN)]
+        inside = [
+            statistics.mean(low <= value(j) <= high for j in mine for low, high in (j.bounds(figure),))
+            for figure, value in (
+                ("gpu_power_w", lambda j: j.row.watts / j.row.gpus),
+                ("joules_per_output_token", lambda j: j.row.joules),
+            )
+        ]
+        print("| " + " | ".join([*cells, f"{inside[0]:.0%}, {inside[1]:.0%}"]) + " |")
+    for gpu in _gpus(found):
+        mine = [j for j in found if _gpu(j) == gpu]
+        tensor, memory = fitted(mine)
+        off = sorted(abs(math.log(j.left_out * j.row.gpus / j.row.watts)) for j in mine)
+        print(
+            f"\n{gpu}: tensor {tensor:.2f}, memory {memory:.2f}; 90% of log errors below {off[int(0.9 * len(off))]:.2f}"
+        )
+    print("\nworst J/token")
+    for j in sorted(found, key=lambda j: -abs(math.log(j.joules / j.row.joules)))[:15]:
+        print(
+            f"  {j.row.name}: {j.row.joules:.3g} J/token, predicted {j.joules:.3g}; "
+            f"{j.row.watts / j.row.gpus:.0f} W a GPU, predicted {j.gpu_w:.0f}; "
+            f"{j.row.tok_s:.0f} tok/s, predicted {j.tok_s:.0f}"
+        )
+
+
+def _errors(mine: Sequence[Judged], of: Callable[[Judged], float]) -> str:
+    ratios = [of(j) for j in mine]
+    off = sorted(abs(ratio - 1) for ratio in ratios)
+    return f"{statistics.median(off):.1%} ({statistics.median(ratios) - 1:+.0%}), {off[int(0.9 * (len(off) - 1))]:.0%}"
+
+
+if __name__ == "__main__":
+    main()

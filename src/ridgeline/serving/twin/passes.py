@@ -1,0 +1,43 @@
+"""What an engine's passes over its model had to do, kept without the passes themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+_FEW_ROWS, _GRAIN = 64, 4  # passes of more rows than these are counted together by sixteen
+
+
+class PassMeans(NamedTuple):
+    """Passes of one engine that had about as many rows: how many, and the means of the others."""
+
+    times: float
+    seconds: float
+    rows: float
+    logit_rows: float
+    context: float
+    pairs: float
+
+
+class PassLog:
+    """The passes of one engine over its model, added up by how many rows they had."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, list[float]] = {}
+
+    def add(self, rows: int, logit_rows: int, context: float, pairs: float, step_s: float, steps: int = 1) -> None:
+        """`steps` equal passes; context and pairs are those of one."""
+        size = rows if rows < _FEW_ROWS else rows >> _GRAIN << _GRAIN
+        sums = self._sums.get(size)
+        if sums is None:
+            sums = self._sums[size] = [0.0] * 6
+        sums[0] += steps
+        sums[1] += step_s * steps
+        sums[2] += rows * steps
+        sums[3] += logit_rows * steps
+        sums[4] += context * steps
+        sums[5] += pairs * steps
+
+    def __iter__(self) -> Iterator[PassMeans]:
+        for count, *sums in self._sums.values():
+            yield PassMeans(count, *(total / count for total in sums))
