@@ -323,18 +323,22 @@ def test_every_request_is_given_out_once_after_what_it_waits_for(data: st.DataOb
     at_once = data.draw(st.integers(1, 3))
     arrivals = Traffic(Replay(tuple(rows), "rows"), len(rows), ClosedLoop(at_once)).arrivals()
     turns = WaitingTurns(arrivals, at_once)
-    waiting, sent, answered, failed = list(turns.first()), [], set(), set()
+    waiting, sent, failed = list(turns.first()), [], set()
+    answered: dict[int, float] = {}
     while waiting:
         at_s, arrival = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
         if not turns.wants(arrival):
             assert arrival.session in failed
             continue
-        assert arrival.session not in failed and set(arrival.after) <= answered
+        assert arrival.session not in failed and set(arrival.after) <= set(answered)
+        if arrival.after:
+            assert at_s == max(answered[number] for number in arrival.after) + arrival.think_s
         sent.append(arrival.number)
         fails = data.draw(st.integers(0, 9)) == 0
         failed |= {arrival.session} if fails else set()
-        answered |= set() if fails else {arrival.number}
-        waiting += turns.after(arrival, at_s + 1.0, failed=fails)
+        end_s = at_s + data.draw(st.sampled_from([0.5, 1.0, 2.0]))
+        answered |= {} if fails else {arrival.number: end_s}
+        waiting += turns.after(arrival, end_s, failed=fails)
         live = {a.session for _, a in waiting} - failed
         assert len(live) <= at_once
     assert len(sent) == len(set(sent))

@@ -86,6 +86,17 @@ def test_the_page_states_the_constant(text: str) -> None:
 
 
 def test_the_page_names_every_module_with_a_formula() -> None:
-    plain = {"__init__", "calibrate", "calibration", "deployment", "explain", "factors", "gaps", "prefixes", "simulate"}
+    plain = {
+        "__init__",
+        "calibrate",
+        "calibration",
+        "deployment",
+        "explain",
+        "factors",
+        "gaps",
+        "metrics_pages",
+        "prefixes",
+        "simulate",
+    }
     named = {path.stem for path in TWIN.glob("*.py") if f"`serving/twin/{path.name}`" in PAGE}
     assert {path.stem for path in TWIN.glob("*.py")} - named - plain - {"simulation_text"} == set()

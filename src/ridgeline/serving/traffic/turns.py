@@ -53,6 +53,7 @@ class _Session:
     name: int | None
     left: int  # requests that have not been answered
     missing: dict[int, int] = field(default_factory=dict)  # answers that a request waits for
+    last_s: dict[int, float] = field(default_factory=dict)  # of those that are there the latest, as told in any order
     followers: dict[int, list[Arrival]] = field(default_factory=dict)
     given_up: bool = False
 
@@ -101,10 +102,12 @@ class WaitingTurns:
             return self._begin(at_s)
         found = []
         for arrival in session.followers.pop(answered.number, ()):
-            session.missing[arrival.number] -= 1
-            if not session.missing[arrival.number]:
-                self._sent[arrival.number] = session
-                found.append((at_s + arrival.think_s, arrival))
+            number = arrival.number
+            session.missing[number] -= 1
+            session.last_s[number] = max(at_s, session.last_s.get(number, at_s))
+            if not session.missing[number]:
+                self._sent[number] = session
+                found.append((session.last_s.pop(number) + arrival.think_s, arrival))
         session.left -= 1
         if not session.left:
             del self._live[id(session)]

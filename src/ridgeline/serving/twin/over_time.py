@@ -12,7 +12,7 @@ from ridgeline.records.expression import show_duration
 from ridgeline.records.json_form import JsonForm
 from ridgeline.serving.twin.calibration import Calibration, Factors
 from ridgeline.serving.twin.fit import RUN_NOISE, FitObservation
-from ridgeline.stats.student import t_quantile
+from ridgeline.stats.student import interval
 from ridgeline.stats.wording import percent, percent_range
 
 _LEVEL = 0.90
@@ -145,6 +145,7 @@ def _trend(of: str, seen: Sequence[tuple[int, float, float]], noise: float) -> T
     slope = math.fsum(x * y for x, y in apart) / across
     left = math.fsum((y - slope * x) ** 2 for x, y in apart)
     freedom = _BELIEVED + len(apart) - kinds - 1
-    reach = t_quantile((1 + _LEVEL) / 2, freedom) * math.sqrt((_BELIEVED * noise**2 + left) / freedom / across)
+    error = math.sqrt((_BELIEVED * noise**2 + left) / freedom / across)
     lasts_s = max(times) - min(times)
-    return Trend(of, len(apart), lasts_s, *(math.expm1(lasts_s * s) for s in (slope, slope - reach, slope + reach)))
+    low, high = interval(slope, error, freedom, _LEVEL, lambda a_second: math.expm1(lasts_s * a_second))
+    return Trend(of, len(apart), lasts_s, math.expm1(lasts_s * slope), low, high)
