@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ridgeline.errors import InputError, NothingFound
+from ridgeline.errors import CannotJudge, InputError, NothingFound
 from ridgeline.serving.load.bench import BenchPlan
 from ridgeline.serving.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, goodput_terms
 from ridgeline.serving.load.goodput import FirstEstimate, GoodputSearch, find_goodput
@@ -248,9 +248,21 @@ def test_void_probes_at_random_are_sent_again_and_change_little(seed: int):
 def test_a_search_whose_runs_are_all_void_ends_soon_and_gives_no_verdict():
     asked = plan()
     stream = VirtualStream(asked, SLOTS, lambda _load, _seconds: True)
-    with pytest.raises(NothingFound, match=r"no verdict, every run at .* requests/s was void: requests were sent"):
+    with pytest.raises(CannotJudge, match=r"no verdict, every run at .* requests/s was void: requests were sent"):
         find_goodput(asked, lambda: stream)
     assert stream.now_s <= 241
+
+
+def test_a_load_at_which_nothing_was_due_says_nothing_of_the_server():
+    """One request in ten seconds, looked at for one: nobody knows whether it would have been answered in time."""
+    asked = plan(burstiness=0.0, slos=TTFT)
+    stream, seen = VirtualStream(asked, SLOTS), []
+    with pytest.raises(CannotJudge, match="no verdict, every run .* void: no request was due in the 1 s") as told:
+        find_goodput(asked, lambda: stream, terms=GoodputTerms(2.0, 30.0, start=0.1), note=seen.append)
+    assert "relax" not in str(told.value)
+    empty = [p for p in seen if isinstance(p, Probe) and not p.offered_s]
+    assert empty and {p.verdict for p in empty} == {ProbeVerdict.VOID}
+    assert all(p.as_json()["void"] and p.as_json()["holds"] is None for p in empty)
 
 
 def test_nothing_answered_is_the_servers_verdict_and_not_void():

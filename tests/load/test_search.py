@@ -30,8 +30,9 @@ def test_the_command_prints_one_document(more: list[str], keys: set[str] | None)
         done = ridgeline(*words, *more)
     assert "Traceback" not in done.stderr
     if keys is None:
-        # on a busy machine every run may be void, which is no verdict
-        assert done.returncode == 1 and ("does not hold" in done.stderr or "no verdict" in done.stderr)
+        # on a busy machine the last runs may be void, which is no verdict
+        void = "was void" in done.stderr
+        assert done.returncode == (7 if void else 1) and (void or "does not hold" in done.stderr)
     else:
         answer = json.loads(done.stdout)
         assert keys <= set(answer), done.stderr

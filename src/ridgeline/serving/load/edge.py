@@ -101,6 +101,8 @@ def judge_probe(
     # a closed loop waits for its server: nothing piles up in it
     backlog = backlog_of(view.rows, span, view.since_s) if axis == "rate_s" else None
     errors = Counter(r.status for r in view.due(view.since_s) if not r.ok and r.status != UNDER_WAY)
+    if not due and not view.under_way:
+        why_void = (*why_void, f"no request was due in the {span.seconds:.3g} s that were looked at")
     verdict, reason = _verdict(axis, steady, due, view, backlog, errors, why_void)
     return Probe(
         axis=axis,
@@ -129,7 +131,7 @@ def _verdict(
     answered = any(r.ok for r in view.rows)
     if errors and not answered:
         return ProbeVerdict.FAILED, _failures(errors)
-    if why_void and answered:
+    if why_void and (answered or not view.under_way):
         return ProbeVerdict.VOID, why_void[0]
     if errors:
         return ProbeVerdict.FAILED, _failures(errors)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ridgeline.errors import InputError, NothingFound
+from ridgeline.errors import CannotJudge, InputError, NothingFound
 from ridgeline.serving.load.bench import BenchPlan
 from ridgeline.serving.load.edge import UNITS, Edge, GoodputTerms, Probe, ProbeVerdict, Unjudged, judge_probe, take_off
 from ridgeline.serving.load.stream import LoadStream, StreamView
@@ -256,7 +256,7 @@ class GoodputSearch:
         alone = load <= 1 if self._whole else load * (self._e2e_s or 1.0) <= _ALONE
         in_a_row = next((k for k, p in enumerate(reversed(self.probes)) if p.judged), len(self.probes))
         if alone or in_a_row >= _UNJUDGED_LOADS * _TRIES:
-            raise NothingFound(self._nothing())
+            raise self._nothing()
         lower = self._rounded(load / self._step, most=load - 1)
         self._step = min(2.0, self._step * self._step)
         return lower
@@ -400,8 +400,9 @@ class GoodputSearch:
         return self.keep(said, window_s)
 
     def _wants_more(self, probe: Probe) -> bool:
-        """Whether it seems to hold but may yet not: a queue that rose, or one that took its time to be worked off."""
-        if probe.verdict is ProbeVerdict.TOO_SHORT:
+        """Whether nothing is known yet, or it seems to hold but may yet not: a queue that rose, or one that took its
+        time to be worked off."""
+        if not probe.judged:
             return True
         return probe.holds and probe.backlog is not None and probe.backlog.lags
 
@@ -518,7 +519,7 @@ class GoodputSearch:
     def edge(self) -> Edge:
         low, high = self._held() or self.bracket()[0], self.bracket()[1]
         if low is None:
-            raise NothingFound(self._nothing())
+            raise self._nothing()
         longest = max((p for p in self.probes if p.load == low and p.holds), key=lambda p: p.window_s, default=None)
         unjudged = [u for load, u in self.unjudged.items() if load >= low]
         return Edge(
@@ -536,22 +537,23 @@ class GoodputSearch:
             interrupted=self.stopped,
         )
 
-    def _nothing(self) -> str:
+    def _nothing(self) -> NothingFound:
+        """Why there is no answer: even the least load is too much, or nobody knows."""
         unit = UNITS[self._axis]
         last = next((p for p in reversed(self.probes) if p.judged), None)
         within = f"{self._terms.within_s:g} s of --within"
         if not self.probes:
-            return f"not one probe fits into the {within}; raise it"
+            return CannotJudge(f"not one probe fits into the {within}; raise it")
         void = f"every run at {self.probes[-1].load:.4g} {unit} was void: {self.probes[-1].reason}"
         late = f"; the {within} are over" if self._left_s() < _SHORTEST_S else ""
         if last is None:
-            return f"no verdict, {void}{late}"
+            return CannotJudge(f"no verdict, {void}{late}")
         limits = ", ".join(map(str, self._plan.slos))
         least = f"one {unit.removesuffix('s at once')}" if unit.endswith("s at once") and last.load == 1 else ""
         said = f"even {least or f'{last.load:.4g} {unit}'} does not hold {limits}: {last.reason}"
         if not self.probes[-1].judged:
-            return f"{said}; below that {void}{late}"
-        return f"{said}{late}; relax the limit" + (", or give it more time" if late else "")
+            return CannotJudge(f"{said}; below that {void}{late}")
+        return NothingFound(f"{said}{late}; relax the limit" + (", or give it more time" if late else ""))
 
 
 def _ttft(probe: Probe) -> float | None:
