@@ -103,11 +103,12 @@ FAILURES: tuple[EngineFailure, ...] = (
     EngineFailure(
         "pool-too-small",
         Kind.OOM_START,
-        "no room for the KV pool after the weights were loaded: raise the memory fraction",
+        "no room for the KV pool after the weights were loaded: raise the memory fraction, or the number of KV blocks "
+        "where one is set",
         (("memory", +1), ("length", -1)),
         "no room for the KV pool after the weights were loaded",
-        "Raise the memory fraction (the opposite of what an out-of-memory while running needs), shorten the context, "
-        "or spread the weights over more GPUs.",
+        "Raise the memory fraction (the opposite of what an out-of-memory while running needs), or the number of KV "
+        "blocks where one is set, shorten the context, or spread the weights over more GPUs.",
         "more-pool",
     ),
     EngineFailure(

@@ -306,6 +306,8 @@ _ROWS = (
                            "vllm": (Spelling("cudagraph_capture_sizes"),)}, _TEXT, "by the largest graph"),
     KnobRow("context_length", _each("context_length", "max_model_len"), Domain.WHOLE, "the model's own",
          ("context_len",), unit="tokens", lever="length"),
+    KnobRow("num_gpu_blocks_override", _same("num_gpu_blocks_override", "vllm"), _WHOLE, "by the memory", unit="blocks",
+         lever="memory"),
     KnobRow("VLLM_CPU_KVCACHE_SPACE", {"vllm": ()}, Domain.COUNT, "by the memory of the machine", unit="GiB",
          lever="memory"),
     KnobRow("cuda_graph_max_bs_prefill", {"sglang": (Spelling("piecewise_cuda_graph_max_tokens", (0, 5, 4)),
