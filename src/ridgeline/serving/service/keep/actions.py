@@ -130,13 +130,12 @@ class Actions(Steps):
         operator, folder = self._operator, self._folder
         member = operator.member(concern.member)
         generation = folder.generation(member.name)
-        if self._waits(member, concern) or not (concern.certain or concern.kind == "dead" or self._spared(member)):
+        if self._waits(member, concern):
             return False
-        if (
-            concern.kind in ("hung", "slow")
-            and len(folder.restarts(member.name)) >= MOST_RESTARTS
-            and self._spared(member)
-        ):
+        spared = self._spared(member)  # asked once: a router that is busy for a moment answers differently
+        if not (spared or concern.certain or concern.kind == "dead"):
+            return False
+        if spared and concern.kind in ("hung", "slow") and len(folder.restarts(member.name)) >= MOST_RESTARTS:
             return self._give_up(member, concern)
         with operator.action():
             if folder.is_down or member.name in folder.leaving or folder.generation(member.name) != generation:
