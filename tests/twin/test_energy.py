@@ -9,7 +9,7 @@ from ridgeline.serving.api import plan
 from ridgeline.serving.api import simulate as asked
 from ridgeline.serving.hardware.cluster import gpu_names, load_gpu, make_cluster
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, OpenLoop, Traffic
-from ridgeline.serving.twin.energy import FIGURES, draw_of
+from ridgeline.serving.twin.energy import ENERGY_FIGURES, draw_of
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 from tests.twin.deployments import llama, split
 
@@ -71,7 +71,7 @@ def test_bounds_are_wider_where_the_gpu_was_never_seen():
 
 def test_joules_are_less_sure_than_watts_and_hold_what_is_predicted():
     result = at(20.0)
-    watts, joules = (result.interval[name] for name in FIGURES)
+    watts, joules = (result.interval[name] for name in ENERGY_FIGURES)
     assert joules[0] < result.joules_per_output_token < joules[1]  # type: ignore[operator]
     assert joules[1] / joules[0] >= watts[1] / watts[0] * 0.999
 
@@ -88,8 +88,8 @@ def test_a_gpu_without_a_limit_of_power_has_no_energy():
 
 def test_faces_say_watts_and_joules():
     result = asked(model="llama-8b", gpu="h100", traffic="fixed:200:50", requests=50)
-    assert set(FIGURES) <= result.as_json().keys()
-    assert set(FIGURES) <= {row[0] for row in result.shown().rows}
+    assert set(ENERGY_FIGURES) <= result.as_json().keys()
+    assert set(ENERGY_FIGURES) <= {row[0] for row in result.shown().rows}
 
 
 def test_a_plan_for_energy_ranks_by_joules_within_the_limits():

@@ -87,7 +87,7 @@ class Probe(JsonForm):
             "holds": self.holds if self.judged else None,
             "goodput_s": self.steady.goodput_s,
             "saturated": self.verdict is ProbeVerdict.SATURATED,
-            "void": bool(self.why_void),
+            "void": self.verdict is ProbeVerdict.VOID,
         }
 
 
@@ -101,8 +101,6 @@ def judge_probe(
     # a closed loop waits for its server: nothing piles up in it
     backlog = backlog_of(view.rows, span, view.since_s) if axis == "rate_s" else None
     errors = Counter(r.status for r in view.due(view.since_s) if not r.ok and r.status != UNDER_WAY)
-    if not due and not view.under_way:
-        why_void = (*why_void, f"no request was due in the {span.seconds:.3g} s that were looked at")
     verdict, reason = _verdict(axis, steady, due, view, backlog, errors, why_void)
     return Probe(
         axis=axis,
@@ -131,10 +129,13 @@ def _verdict(
     answered = any(r.ok for r in view.rows)
     if errors and not answered:
         return ProbeVerdict.FAILED, _failures(errors)
-    if why_void and (answered or not view.under_way):
+    if why_void and answered:
         return ProbeVerdict.VOID, why_void[0]
     if errors:
         return ProbeVerdict.FAILED, _failures(errors)
+    if not due and not view.under_way:
+        short = "no request was due while it was looked at; raise --hold and --within to look longer"
+        return ProbeVerdict.VOID, why_void[0] if why_void else short
     if backlog is not None and backlog.grows:
         return ProbeVerdict.SATURATED, "requests came faster than they were answered"
     later = _figures(view, due[len(due) // 2 :], steady.slos)

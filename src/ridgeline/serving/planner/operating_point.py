@@ -16,7 +16,7 @@ from ridgeline.serving.planner.candidates import PlanQuestion, Unit, colocated_u
 from ridgeline.serving.planner.scheme import Pair, Scheme, pairs, varied_pairs
 from ridgeline.serving.traffic.requests import Slo, Summary
 from ridgeline.serving.traffic.traffic import AllAtOnce, ClosedLoop, OpenLoop, Traffic, no_collection
-from ridgeline.serving.twin.energy import FIGURES
+from ridgeline.serving.twin.energy import ENERGY_FIGURES
 from ridgeline.serving.twin.request import TooLate
 
 MOST_REQUESTS, _MOST_OFFLINE = 8000, 4000
@@ -103,7 +103,7 @@ class Option:
     @property
     def bounds(self) -> dict[str, tuple[float, float]]:
         """Where nine of ten measurements lie: latencies, and the speed that was not given with the rate."""
-        found = {name: both for name, both in self.interval.items() if name.endswith("_ms") or name in FIGURES}
+        found = {name: both for name, both in self.interval.items() if name.endswith("_ms") or name in ENERGY_FIGURES}
         low, high = self.speed_ratios
         if self.capacity_s is not None:
             found["capacity"] = (low * self.capacity_s, high * self.capacity_s)

@@ -27,7 +27,7 @@ from ridgeline.serving.planner.verdict import SplitVerdict, verdict_on
 from ridgeline.serving.traffic.requests import Slo, Spread
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, Fixed, OpenLoop, Traffic, dataset_of, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
-from ridgeline.serving.twin.energy import FIGURES
+from ridgeline.serving.twin.energy import ENERGY_FIGURES
 from ridgeline.serving.twin.simulate import within_context
 
 # Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
@@ -141,7 +141,7 @@ _NVLINK_LEAST = 100e9
 _KNEES = 8
 
 
-_COSTS = ("gpu_hours_per_million", "most_joules_per_token", *FIGURES)
+_COSTS = ("gpu_hours_per_million", "most_joules_per_token", *ENERGY_FIGURES)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import InputError
 from ridgeline.files import read_regular, read_text
 from ridgeline.serving.metrics import LATENCIES, QUANTILES
+from ridgeline.serving.traffic.recording import clock_s
 from ridgeline.serving.traffic.traffic import SessionRules
 
 _NAMED = (
@@ -118,11 +118,7 @@ def _count(value: Any) -> int:
 
 def _when(value: object) -> float | None:
     """2026-11-19T10:30:00+00:00, or 20261119-103000 in local time, which vLLM writes when a run is over."""
-    text = re.sub(r"^(\d{8})-", r"\1T", str(value))
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, OverflowError, OSError):
-        return None
+    return clock_s(re.sub(r"^(\d{8})-", r"\1T", str(value)))
 
 
 def _dict(value: object) -> _Document:

@@ -6,6 +6,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,14 @@ def tokens_of(value: Any) -> int | None:
     """A count of tokens that a prompt or an answer may have; None for anything else."""
     tokens = whole_of(value)
     return None if tokens is None or tokens > _MOST_TOKENS else tokens
+
+
+def clock_s(stamp: Any) -> float | None:
+    """Seconds since 1970 of a date and time, local where it names no zone; None: it is none."""
+    try:
+        return datetime.fromisoformat(stamp).timestamp()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
 
 
 def seconds_of(where: str, name: str, value: Any, a_second: float = 1.0) -> float | None:

@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from ridgeline.errors import InputError
 from ridgeline.serving.traffic.recording import (
     FINISHED,
     Recording,
+    clock_s,
     first_of,
     object_at,
     seconds_of,
@@ -160,7 +160,7 @@ def sglang_log(recording: Recording) -> list[TraceRow]:
             continue
         end_s = meta.get("response_sent_to_client_ts")
         if end_s is None:
-            end_s = _clock_s(stamp)
+            end_s = clock_s(stamp)
         took_s = seconds_of(where, "e2e_latency", meta.get("e2e_latency"))
         if took_s is None:
             recording.note("request", "without e2e_latency, taken to begin when it was answered")
@@ -182,19 +182,12 @@ def azure(recording: Recording) -> list[TraceRow]:
     rows: list[TraceRow] = []
     for where, found in recording.entries:
         inputs, outputs = tokens_of(found.get("ContextTokens")), tokens_of(found.get("GeneratedTokens"))
-        at_s = _clock_s(found.get("TIMESTAMP"))
+        at_s = clock_s(found.get("TIMESTAMP"))
         if inputs is None or outputs is None or at_s is None:
             recording.skip(where, "without a length or a time")
         else:
             rows.append(TraceRow(max(1, inputs), max(1, outputs), at_s))
     return _from_zero(rows)
-
-
-def _clock_s(stamp: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(stamp).timestamp()
-    except (TypeError, ValueError, OverflowError, OSError):
-        return None
 
 
 def _from_zero(rows: list[TraceRow]) -> list[TraceRow]:

@@ -28,7 +28,7 @@ class Draw:
     spread: float
 
 
-FIGURES = ("gpu_power_w", "joules_per_output_token")  # of a result, each with its interval
+ENERGY_FIGURES = ("gpu_power_w", "joules_per_output_token")  # of a result, each with its interval
 # Idle: 125 to 135 W of an H200 that holds an engine (samples of examples/05-sglang-h200). The others were chosen on
 # public loads of vLLM 0.11 (`benchmarks/twin/energy.py`).
 _H100, _B200 = Draw(0.18, 0.50, 0.60, 0.13), Draw(0.22, 0.70, 0.60, 0.28)

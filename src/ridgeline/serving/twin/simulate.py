@@ -45,7 +45,7 @@ from ridgeline.serving.twin.disaggregation import (
     Proxied,
     PullingEngine,
 )
-from ridgeline.serving.twin.energy import FIGURES, Energy, energy_of
+from ridgeline.serving.twin.energy import ENERGY_FIGURES, Energy, energy_of
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.mixed import MixedEngine
 from ridgeline.serving.twin.prefix_cache import CacheUse
@@ -143,7 +143,7 @@ class SimulationResult(JsonForm, Shown):
         known = "calibrated" if self.calibrated else "not calibrated"
         title = f"modelled, {known}: {self.summary.ok} of {self.summary.requests} requests, memory {self.verdict}"
         notes = tuple(text for text in (self.reach, *self.notes, *self.assumed) if text)
-        energy = {name: getattr(self, name) for name in FIGURES}
+        energy = {name: getattr(self, name) for name in ENERGY_FIGURES}
         rows = (*self.summary.rows(self.interval), *stated_rows(energy, self.interval))
         return TextTable(title, ("", "predicted", "9 of 10 lie in"), rows, notes=notes)
 

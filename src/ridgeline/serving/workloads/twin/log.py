@@ -22,7 +22,7 @@ from ridgeline.serving.engines.settings import resolve
 from ridgeline.serving.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.metrics import LATENCIES, TWIN_QUANTILES
-from ridgeline.serving.twin.energy import FIGURES
+from ridgeline.serving.twin.energy import ENERGY_FIGURES
 from ridgeline.serving.twin.simulate import SimulationResult, first_run_tax_s
 
 _INIT_S = 25.0  # imports, processes, communicators
@@ -155,7 +155,7 @@ def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: S
         if spread is not None:
             play.bench |= {f"{name}_{q}_ms": f"<seconds {spread.quantile(q):.3f}>" for q in TWIN_QUANTILES}
     play.bench |= {"retractions": result.retractions, "failed_requests": summary.requests - summary.ok}
-    play.bench |= {name: round(value, 6) for name in FIGURES if (value := getattr(result, name)) is not None}
+    play.bench |= {name: round(value, 6) for name in ENERGY_FIGURES if (value := getattr(result, name)) is not None}
     # how far the twin itself may be off: no interval from runs of it can show that
     low, high = result.interval["speed"]
     play.bench |= {MODEL_SPEED_LOW: round(low, 4), MODEL_SPEED_HIGH: round(high, 4)}

@@ -45,7 +45,7 @@ from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop
 from ridgeline.serving.twin.calibration import PRIOR_SPREAD
-from ridgeline.serving.twin.energy import FIGURES
+from ridgeline.serving.twin.energy import ENERGY_FIGURES
 from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simulate
 from ridgeline.serving.workloads.engine.form import read_options as engine_options
 from ridgeline.serving.workloads.engine.options import IN_PLACE
@@ -163,7 +163,7 @@ class TwinWorkload(Workload):
         if mean is None or result is None:
             return Expectation(chance=chance)
         low, high = result.interval["speed"]
-        if both := result.interval.get(self._study.goal.metric if self._study.goal.metric in FIGURES else ""):
+        if both := result.interval.get(self._study.goal.metric if self._study.goal.metric in ENERGY_FIGURES else ""):
             return Expectation(mean, *both, chance)
         if self._study.goal.metric == "goodput":  # near a limit a little slower is a lot less
             return Expectation(mean, _goodput_s(result, low), _goodput_s(result, high), chance)
@@ -371,7 +371,7 @@ def _predicted(metric: str, result: SimulationResult) -> float | None:
         return result.summary.goodput_s
     name, _, quantile = metric.removesuffix("_ms").rpartition("_")
     spread = getattr(result.summary, f"{name}_ms", None) if metric.endswith("_ms") else None
-    source = result if metric in FIGURES else result.summary
+    source = result if metric in ENERGY_FIGURES else result.summary
     value = spread.quantile(quantile) if spread is not None else getattr(source, metric, None)
     return float(value) if isinstance(value, int | float) else None
 
