@@ -294,7 +294,7 @@ def _costs(choices: tuple[Choice, ...], gpu_hour: float | None) -> list[str]:
         if gpu_hour is not None:
             row.append("-" if hours is None else f"{hours * gpu_hour:.3g}")
         rows.append(tuple(row))
-    text = "  GPU-hours and kWh for a million tokens, in and out, were each GPU at its limit of power"
+    text = "  GPU-hours and kWh for a million tokens, in and out; kWh were each GPU at its limit of power"
     ask = "" if gpu_hour is not None else "; --gpu-hour 2.5 for dollars"
     return [*aligned(rows), text + ask, "  power and energy of the GPUs alone; in brackets: where 9 of 10 should lie"]
 
