@@ -198,29 +198,36 @@ def _left_out(mine: Sequence[Judged]) -> list[Judged]:
             if _model_name(j) == model:
                 limit_w, energy = _limit_w(j), j.result.energy
                 assert energy is not None
-                idle = draw_of(j.row.deployment.cluster.gpu).idle
-                watts = limit_w * min(1.0, idle + tensor * energy.tensor + memory * energy.memory)
+                mine_share = _known_share(j) + tensor * (energy.tensor - energy.prompts) + memory * energy.memory
+                watts = limit_w * min(1.0, mine_share)
                 found.append(replace(j, left_out=watts, peer=share * limit_w))
     return found
 
 
 def fitted(rows: Sequence[Judged]) -> tuple[float, float]:
-    """Shares that tensor cores and memory draw, by least squares of relative errors; neither below 0. Rows whose speed
-    is far off say nothing of them."""
+    """Shares that tensor cores on decode rows and memory draw, by least squares of relative errors; neither below 0.
+    Rows whose speed is far off say nothing of them."""
     cc = cm = mm = cy = my = 0.0
     for j in rows:
         if not 1 / FAR_OFF < j.tok_s / j.row.tok_s < FAR_OFF:
             continue
         energy, share = j.result.energy, _share(j)
         assert energy is not None
-        c, m = energy.tensor / share, energy.memory / share
-        y = 1.0 - draw_of(j.row.deployment.cluster.gpu).idle / share
+        c, m = (energy.tensor - energy.prompts) / share, energy.memory / share
+        y = 1.0 - _known_share(j) / share
         cc, cm, mm, cy, my = cc + c * c, cm + c * m, mm + m * m, cy + c * y, my + m * y
     whole = cc * mm - cm * cm
     tensor, memory = (cy * mm - my * cm) / whole, (my * cc - cy * cm) / whole
     if tensor < 0:
         return 0.0, my / mm
     return (tensor, memory) if memory >= 0 else (cy / cc, 0.0)
+
+
+def _known_share(j: Judged) -> float:
+    """Idle, and what prompts draw: not chosen on these rows."""
+    draw, energy = draw_of(j.row.deployment.cluster.gpu), j.result.energy
+    assert energy is not None
+    return draw.idle + draw.prompts * energy.prompts
 
 
 def _share(j: Judged) -> float:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from ridgeline.errors import InputError, did_you_mean
 from ridgeline.records.expression import is_number
+from ridgeline.serving.hardware.gpu_limits import NO_LIMITS, GpuLimits, parse_limits
 
 # YAML files of people's own, with numbers as YAML 1.2 and study files have them: to PyYAML alone 4.8e12 is text.
 
@@ -67,6 +68,9 @@ class Gpu:
     domain: int = 0  # GPUs joined by one switch, where that is more than a node (NVL72)
     source: str = ""  # where the figures are from
     power_w: float | None = None  # that it draws at most
+    clock_mhz: float | None = None  # its highest
+    limits: GpuLimits = NO_LIMITS  # below these two
+    cycle: float = 1.0  # how long a clock cycle takes, over that of the highest clock
     unified: bool = False  # its memory is the host's too: what programs and files hold of it is not known here
 
     @property
@@ -77,6 +81,11 @@ class Gpu:
         if self.name.startswith("gb"):
             return 0.8 * 450e9
         return 0.8 * (32e9 if self.generation in ("ampere", "ada") else 64e9)
+
+    @property
+    def spelled(self) -> str:
+        """Its name and what it is held to, as `load_gpu` reads them."""
+        return "@".join((self.name, *self.limits.words))
 
     @property
     def is_amd(self) -> bool:
@@ -123,11 +132,57 @@ class Cluster:
         return self.nodes * self.node.gpus
 
     def __str__(self) -> str:
-        return f"{self.nodes} x {self.node.gpus} {self.gpu.name.upper()}"
+        return " at ".join((f"{self.nodes} x {self.node.gpus} {self.gpu.name.upper()}", *self.gpu.limits.words))
 
 
 def load_gpu(name: str) -> Gpu:
-    """A GPU by any of its spellings: h100, H100, h100-80gb."""
+    """A GPU by any of its spellings, h100, H100, h100-80gb, and what it is held to: h100@500W@1500MHz."""
+    name, *written = name.split("@")
+    gpu = _known_gpu(name)
+    return held_to(gpu, parse_limits(gpu.name, written)) if written else gpu
+
+
+def held_to(gpu: Gpu, limits: GpuLimits) -> Gpu:
+    """The GPU under these limits. InputError where they are none, or where nothing is known of how it would run."""
+    if too_much := beyond_limits(gpu, limits):
+        raise InputError(too_much)
+    name = gpu.name.upper()
+    if limits and gpu.is_amd:
+        raise InputError(f"how {name} runs under a limit is not known here: only NVIDIA's GPUs are modelled so")
+    for what, value, highest in _compared(gpu, limits):
+        if highest is None:
+            raise InputError(
+                f"the highest {what} of {name} is not known here; give it as `{_KEYS[what]}` in RIDGELINE_HARDWARE"
+            )
+        if value < _LEAST_SHARE * highest:
+            least = f"less than a quarter of {name}'s {highest:g}"
+            raise InputError(f"{value:g} is {least}: nothing is known of such a {what} limit")
+    if limits and gpu.power_w is None:
+        raise InputError(f"what {name} draws at most is not known here; give it as `power_w` in RIDGELINE_HARDWARE")
+    return replace(gpu, limits=limits)
+
+
+def beyond_limits(gpu: Gpu, limits: GpuLimits) -> str:
+    """Why no driver sets them on this GPU, as far as that is certain."""
+    for what, value, highest in _compared(gpu, limits):
+        if highest is not None and value > highest:
+            unit = "W" if what == "power" else "MHz"
+            return f"{value:g} {unit} is more than the {highest:g} {unit} that {gpu.name.upper()} has at most"
+    return ""
+
+
+_KEYS = {"power": "power_w", "clock": "clock_mhz"}
+_LEAST_SHARE = 0.25
+
+
+def _compared(gpu: Gpu, limits: GpuLimits) -> Iterator[tuple[str, float, float | None]]:
+    if limits.power_w is not None:
+        yield "power", limits.power_w, gpu.power_w
+    if limits.clock_mhz is not None:
+        yield "clock", limits.clock_mhz, gpu.clock_mhz
+
+
+def _known_gpu(name: str) -> Gpu:
     table = _tables()["gpus"]
     key = name.lower().replace("_", "-").removeprefix("nvidia-")
     spellings = {s.lower(): n for n, row in table.items() for s in (n, *row.get("also", ()))}
@@ -149,6 +204,7 @@ def load_gpu(name: str) -> Gpu:
             domain=int(_positive(row["domain"], f"{where}.domain")) if "domain" in row else 0,
             source=str(row.get("source", "")),
             power_w=_positive(row["power_w"], f"{where}.power_w") if "power_w" in row else None,
+            clock_mhz=_positive(row["clock_mhz"], f"{where}.clock_mhz") if "clock_mhz" in row else None,
             unified=row.get("unified") is True,
         )
     except KeyError as missing:
@@ -268,6 +324,8 @@ class HardwareList:
                     "link_bytes_s": g.link.bytes_s,
                     "link_latency_s": g.link.latency_s,
                     "fabric": g.fabric,
+                    "power_w": g.power_w,
+                    "clock_mhz": g.clock_mhz,
                     "unified_memory": g.unified,
                     "source": g.source,
                 }

@@ -117,7 +117,7 @@ def _half_study(unit: Unit, traffic: Traffic, asked: PlanRequest) -> str:
         "  kind: sglang-serve",
         f"  model: {quoted(beside(asked.model))}  # or your model's folder, without the next line",
         "  load_format: dummy",
-        f"  gpu: {unit.question.cluster.gpu.name}",
+        f"  gpu: {unit.question.cluster.gpu.spelled}",
         f"  alone: {unit.role}",
         f"  flags: {{{flags}}}",
         f"  concurrency: {max(1, min(unit.cap, REQUESTS // 2))}",

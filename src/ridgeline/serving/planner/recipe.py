@@ -368,7 +368,7 @@ class _Case:
         other = "" if self.kind != _TWIN else f"  # {workloads_of(self.engine.name)[self.paced]} on the real cluster"
         yield f"  kind: {self.kind}{other}"
         yield f"  model: {_flow(beside(given['model']))}"
-        yield f"  gpu: {self.cluster.gpu.name}"
+        yield f"  gpu: {self.cluster.gpu.spelled}"
         for word in ("version", "load_format", "experts", "accept_length", "engine"):
             if word in given:
                 yield f"  {word}: {_flow(given[word])}"
@@ -463,7 +463,7 @@ def _fitting(case: _Case) -> list[tuple[Layout, MemoryPlan]]:
     size = case.cluster.node.gpus
     release = ".".join(map(str, case.base.version))
     found = list_layouts(
-        case.given["model"], case.cluster.gpu.name, case.cluster.gpus, size, f"{case.engine.name}:{release}"
+        case.given["model"], case.cluster.gpu.spelled, case.cluster.gpus, size, f"{case.engine.name}:{release}"
     )
     rows = [
         (layout, plan)

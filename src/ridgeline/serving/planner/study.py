@@ -86,7 +86,7 @@ def _engine(option: Option, traffic: Traffic, asked: PlanRequest) -> list[str]:
         f"  kind: twin                    # {kind} on the real cluster, and `site`: nothing else changes",
         f"  model: {quoted(beside(asked.model))}",
         *([f"  # planned with {_joined(_dtypes(asked))}: quantise the model so"] if _dtypes(asked) else []),
-        f"  gpu: {q.cluster.gpu.name}",
+        f"  gpu: {q.cluster.gpu.spelled}",
         f"  traffic: {{dataset: {dataset_of(traffic)!r}, requests: {_requests(traffic)}, seed: {traffic.seed}}}",
         *(f"  {line}" for line in _pace(option, traffic)),
         *([f"  slo: [{', '.join(map(str, q.slos))}]"] if q.slos else []),
@@ -192,7 +192,7 @@ def _simulate_arguments(deployment: Deployment, asked: PlanRequest) -> list[obje
     layout, settings = deployment.layout, deployment.settings
     # this interpreter: a checkout's `ridgeline` is seldom on the PATH of a job
     ask: list[object] = [sys.executable, "-m", "ridgeline", "twin", "simulate", "--model", beside(asked.model)]
-    ask += ["--gpu", deployment.cluster.gpu.name, *_dtypes(asked)]
+    ask += ["--gpu", deployment.cluster.gpu.spelled, *_dtypes(asked)]
     ask += ["--nodes", layout.nodes, "--gpus-per-node", layout.gpus_per_node]
     ask += ["--fabric", deployment.cluster.fabric.name, "--attention-backend", settings.attention_backend]
     if settings.version != CURRENT_VERSION:

@@ -99,7 +99,7 @@ class PrefillEngine(Engine):
             tokens, prompts, largest = tokens + mine, prompts + len(taken), max(largest, mine)
             while queue and queue[0].todo == 0:
                 done.append(queue.popleft())
-        round_s = self.times.prefill_s(tokens, pairs, prompts, largest)
+        round_s = self._round_s(tokens, pairs, prompts, largest)
         self.clock += round_s
         self.prefill_s += round_s
         self.usage.append((self.clock, self.used_tokens))

@@ -8,35 +8,55 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ridgeline.serving.hardware.cluster import Gpu
+from ridgeline.serving.twin.operators import Busy
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.stats.stated_range import NORMAL_90
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Shares of a GPU's limit of power: idle, and what is added by tensor cores, and by memory, at work all the time.
+    """Shares of a GPU's limit of power at its highest clock: idle, and what is added by parts at work all the time:
+    tensor cores on rows of decode steps and on prompts, and memory.
 
     `spread` is the standard deviation of log(measured / predicted) watts.
     """
 
     idle: float
     tensor: float
+    prompts: float
     memory: float
     spread: float
 
+    def share(self, busy: Busy) -> float:
+        """Of a GPU that is kept busy so."""
+        dynamic = math.pow(busy.clock, _FALLS)
+        tensor = busy.tensor * (self.tensor + (self.prompts - self.tensor) * busy.prompts)
+        # half of what memory adds is drawn by the chips beside the GPU, whose clock stays
+        return self.idle_at(busy.clock) + tensor * dynamic + self.memory * busy.memory * (1 + dynamic) / 2
+
+    def idle_at(self, clock: float) -> float:
+        return self.idle * (1 - _IDLE_FALLS * (1 - clock))
+
 
 ENERGY_FIGURES = ("gpu_power_w", "joules_per_output_token")  # of a result, each with its interval
-# Idle: 125 to 135 W of an H200 that holds an engine (samples of examples/05-sglang-h200). The others were chosen on
-# public loads of vLLM 0.11 (`benchmarks/twin/energy.py`).
-_H100, _B200 = Draw(0.18, 0.50, 0.60, 0.13), Draw(0.22, 0.70, 0.60, 0.28)
+# Idle: 125 to 135 W of an H200 that holds an engine (samples of examples/05-sglang-h200). Prompts: what a large product
+# would draw of an H200 whose clock did not give way (`benchmarks/twin/gpu_power.py`; chosen a little lower on runs of
+# that example). The others were chosen on public loads of vLLM 0.11 (`benchmarks/twin/energy.py`).
+_H100, _B200 = Draw(0.18, 0.45, 1.10, 0.60, 0.12), Draw(0.22, 0.70, 1.10, 0.60, 0.32)
 _MEASURED = {"h100": _H100, "b200": _B200}
 _BY_GENERATION = {"hopper": _H100, "blackwell": _B200}
-_OTHER = Draw(0.20, 0.60, 0.60, 0.0)
+_OTHER = Draw(0.20, 0.60, 1.10, 0.60, 0.0)
 # Of a GPU of which no such load was seen: of a generation that was, and of another one.
 _NEAR, _FAR = 0.20, 0.35
+# How watts fall with the clock. Of parts at work: five loads of an H200 that its own limit held to 0.68 to 0.82 of the
+# highest clock drew between its 0.8th and 1.5th power of what they would have (`benchmarks/twin/gpu_power.py`). Idle:
+# 81 W at 345 MHz, 125 W at 1,980.
+_FALLS, _IDLE_FALLS = 1.2, 0.4
+# Beyond all that: a GPU that was held back on purpose has not been measured here. Of the part of the clock it loses.
+HELD_BACK_SPREAD = 0.3
 
 
 def draw_of(gpu: Gpu) -> Draw:
@@ -45,21 +65,24 @@ def draw_of(gpu: Gpu) -> Draw:
         return _MEASURED[gpu.name]
     near = _BY_GENERATION.get(gpu.generation)
     known = near or _OTHER
-    return Draw(known.idle, known.tensor, known.memory, math.hypot(known.spread, _NEAR if near else _FAR))
+    return replace(known, spread=math.hypot(known.spread, _NEAR if near else _FAR))
 
 
 @dataclass(frozen=True, slots=True)
 class Energy:
     """Of a run: watts of one GPU on average, and all joules of the GPUs.
 
-    `tensor` and `memory` are shares of the time in which they are at work; `limit_w` is of one GPU.
+    `tensor` and `memory` are shares of the time in which they are at work, `prompts` that of tensor cores for prompts;
+    `limit_w` is of one GPU. `held_back` is the part of the highest clock that passes lost to a limit, on average.
     """
 
     gpu_power_w: float
     joules: float
     tensor: float
+    prompts: float
     memory: float
     limit_w: float
+    held_back: float
     spread: float
 
     def bounds(self, output_tokens: float, slow: float, fast: float) -> dict[str, tuple[float, float]]:
@@ -78,18 +101,29 @@ def energy_of(engines: Sequence[Engine], gpu: Gpu, duration_s: float) -> Energy 
     """Of all GPUs of these engines from the first request to the last token; None where their limit is not known."""
     if gpu.power_w is None or duration_s <= 0:
         return None
-    draw = draw_of(gpu)
-    drawn_s = tensor_s = memory_s = all_s = 0.0  # each in seconds of a GPU
+    draw, limit_w = draw_of(gpu), gpu.limits.power_w or gpu.power_w
+    most = limit_w / gpu.power_w
+    drawn_s = tensor_s = prompts_s = memory_s = lost_s = busy_s = all_s = 0.0  # each in seconds of a GPU
     for engine in engines:
         gpus, idle_s = engine.times.layout.replica_gpus, duration_s
         for each in engine.passes:
-            work = engine.times.work(each.rows, each.logit_rows, each.context, each.pairs)
-            seconds = each.times * each.seconds
-            tensor, memory = (min(1.0, part_s / each.seconds) for part_s in work)
-            drawn_s += gpus * seconds * min(1.0, draw.idle + draw.tensor * tensor + draw.memory * memory)
-            tensor_s, memory_s = tensor_s + gpus * seconds * tensor, memory_s + gpus * seconds * memory
-            idle_s -= seconds
-        drawn_s += gpus * max(0.0, idle_s) * draw.idle
+            busy = engine.times.busy(each.rows, each.logit_rows, each.context, each.pairs, each.seconds)
+            seconds = gpus * each.times * each.seconds
+            drawn_s += seconds * min(most, draw.share(busy))
+            tensor_s, memory_s = tensor_s + seconds * busy.tensor, memory_s + seconds * busy.memory
+            prompts_s += seconds * busy.tensor * busy.prompts
+            lost_s, busy_s = lost_s + seconds * (1 - busy.clock), busy_s + seconds
+            idle_s -= each.times * each.seconds
+        drawn_s += gpus * max(0.0, idle_s) * min(most, draw.idle_at(engine.times.clock))
         all_s += gpus * duration_s
-    power_w = gpu.power_w * drawn_s / all_s
-    return Energy(power_w, gpu.power_w * drawn_s, tensor_s / all_s, memory_s / all_s, gpu.power_w, draw.spread)
+    held_back = lost_s / busy_s if busy_s else 0.0
+    return Energy(
+        gpu_power_w=gpu.power_w * drawn_s / all_s,
+        joules=gpu.power_w * drawn_s,
+        tensor=tensor_s / all_s,
+        prompts=prompts_s / all_s,
+        memory=memory_s / all_s,
+        limit_w=limit_w,
+        held_back=held_back,
+        spread=math.hypot(draw.spread, HELD_BACK_SPREAD * held_back),
+    )

@@ -27,6 +27,7 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.fit import FitObservation
+from ridgeline.serving.twin.held_back import step_times
 from ridgeline.serving.twin.steptime import StepTime
 
 PRESETS = {
@@ -115,7 +116,7 @@ def _batches(log: SglangLog) -> list[PrefillBatch | DecodeBatch]:
 def _step_time(run: LoggedRun, factors: Factors) -> StepTime:
     d = run.deployment
     applied = resolve(d.settings, d.model, d.cluster.gpu, d.layout, run.kv_tokens_per_rank or 1)
-    return StepTime(d.model, d.cluster, d.layout, applied, factors)
+    return step_times(d.model, d.cluster, d.layout, applied, factors)
 
 
 def _decode_steps(run: LoggedRun) -> Iterator[FitObservation]:

@@ -53,11 +53,14 @@ class Term(NamedTuple):
     bound: str  # compute, memory, network, latency, host
 
 
-class Work(NamedTuple):
-    """How long parts of one GPU are at work in a pass, each for itself: their sum may be longer than the pass."""
+class Busy(NamedTuple):
+    """Shares of a pass in which tensor cores and memory of one GPU are at work; of the rows those that are of prompts;
+    of its highest clock the one that it runs at."""
 
-    compute_s: float
-    memory_s: float
+    tensor: float
+    memory: float
+    prompts: float
+    clock: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def products(model: Model, layout: Layout, gpu: Gpu, applied: Applied, factors: 
             rows,
             flops / (gpu.flops_of(dtype) * known.gemm(dtype).peak * factors.compute),
             nbytes / (gpu.bandwidth_bytes_s * known.gemm(dtype).memory * factors.memory),
-            floors,
+            floors * gpu.cycle,
         )
         for (name, dtype, rows), (flops, nbytes, floors) in found.items()
     )
@@ -211,7 +214,7 @@ def floors_s(model: Model, gpu: Gpu, applied: Applied, *, decode: bool) -> float
         seconds += len(model.moe_layers) * known.experts(model.weights_dtype).rate.floor_s
         if applied.experts in (UNIFORM, NORMAL):  # which only the engine's own switch brings about
             seconds += len(model.moe_layers) * SWITCH_SMALL * SMALL_OP_S
-    return seconds
+    return seconds * gpu.cycle
 
 
 def _small_kernels(model: Model) -> int:

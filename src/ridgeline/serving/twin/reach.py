@@ -28,6 +28,7 @@ from ridgeline.serving.twin.calibration import (
     Factors,
     ValidatedSetting,
 )
+from ridgeline.serving.twin.energy import HELD_BACK_SPREAD
 from ridgeline.serving.twin.rates import has_tables
 
 # Standard deviations of log(measured / predicted) that come on top: of speeds, and of first tokens.
@@ -304,6 +305,7 @@ class UncertaintySources:
     old_experts: bool = False  # a mixture under a release of vLLM that was slower than its kernels
     queued_share: float = 0.0  # of the mean TTFT: what the luckiest request did not wait
     sent_for_s: float = 0.0  # when the last request is sent, where that is not the server's doing
+    held_back: float = 0.0  # the part of the highest clock that its passes lost to a limit, on average
     validation: Validation = _COMPARED  # how far this is from anything whose prediction was compared
 
 
@@ -321,7 +323,8 @@ def intervals(
         old = _OLD_EXPERTS_SPREAD if doubts.old_experts else 0.0
         apart, apart_ttft = (APART_SPREAD, APART_TTFT_SPREAD) if doubts.apart else (old, old)
         queue = _QUEUE_SPREAD * max(0.0, doubts.queued_share - _QUEUED_FROM) / (1.0 - _QUEUED_FROM)
-    whole = math.hypot(PREFILL_SPREAD * doubts.prefill_share, HOST_SPREAD * doubts.host_share, apart)
+    held_back = HELD_BACK_SPREAD * doubts.held_back
+    whole = math.hypot(PREFILL_SPREAD * doubts.prefill_share, HOST_SPREAD * doubts.host_share, apart, held_back)
     low, high = calibration.ratio_interval(whole)
     longest_s = summary.duration_s * high + doubts.stall_s
     shortest_s = max(summary.duration_s * low, min(doubts.sent_for_s, summary.duration_s))
@@ -331,12 +334,14 @@ def intervals(
     bounds = {"speed": (slowest, 1.0 / low), "duration_s": (shortest_s, longest_s)}
     for name, value in (("total_tok_s", summary.total_tok_s), ("output_tok_s", summary.output_tok_s)):
         bounds[name] = (value * slowest, value * fastest)
-    alone = math.hypot(TTFT_SPREAD, HOST_SPREAD * doubts.host_share, apart_ttft, calibration.first_token_spread)
+    alone = math.hypot(
+        TTFT_SPREAD, HOST_SPREAD * doubts.host_share, apart_ttft, calibration.first_token_spread, held_back
+    )
     ttft = calibration.ratio_interval(math.hypot(alone, queue))
     if queue:
         least = calibration.ratio_interval(alone)[0] * (1.0 - doubts.queued_share)
         ttft = min(ttft[0], least), ttft[1]
-    itl = math.hypot(ITL_SPREAD, HOST_SPREAD * doubts.host_share, apart)
+    itl = math.hypot(ITL_SPREAD, HOST_SPREAD * doubts.host_share, apart, held_back)
     bounds |= _latency("ttft", summary.ttft_ms, ttft, doubts.stall_s)
     bounds |= _latency("itl", summary.itl_ms, calibration.ratio_interval(itl), 0.0)
     bounds |= _latency("e2e", summary.e2e_ms, (low, high), doubts.stall_s)

@@ -47,6 +47,7 @@ from ridgeline.serving.twin.disaggregation import (
 )
 from ridgeline.serving.twin.energy import ENERGY_FIGURES, Energy, energy_of
 from ridgeline.serving.twin.front_end import FrontEnd
+from ridgeline.serving.twin.held_back import step_times
 from ridgeline.serving.twin.mixed import MixedEngine
 from ridgeline.serving.twin.prefix_cache import CacheUse
 from ridgeline.serving.twin.reach import (
@@ -199,8 +200,10 @@ def simulate(
     doubts = _doubts(engines, summary, traffic, records)
     if not calibration.points:
         doubts = replace(doubts, validation=validation(deployment, under_way))
-    bounds = intervals(summary, _longest_ttft_s(records), known.calibration, doubts)
     energy = energy_of(engines, deployment.cluster.gpu, summary.duration_s)
+    if energy is not None:
+        doubts = replace(doubts, held_back=energy.held_back)
+    bounds = intervals(summary, _longest_ttft_s(records), known.calibration, doubts)
     if energy is not None and (made_s := summary.output_tok_s):
         slow, fast = (bound / made_s for bound in bounds["output_tok_s"])
         bounds |= energy.bounds(made_s * summary.duration_s, slow, fast)
@@ -224,6 +227,7 @@ def simulate(
             *deployment.model.assumed,
             *_assumed(deployment),
             *tier_assumed(deployment, engines[-1].applied),
+            *_limits_assumed(deployment),
             *cut,
             *_in_step(traffic),
         ),
@@ -290,7 +294,7 @@ def step_time(
         raise DoesNotFit(f"{deployment}: does not fit: {plan.reason}\n  {remedy}", plan)
     pool = kv_tokens_per_rank or plan.kv_tokens_per_rank
     applied = resolve(settings, model, gpu, layout, pool)
-    times = StepTime(model, deployment.cluster, layout, applied, factors_for(calibration, deployment))
+    times = step_times(model, deployment.cluster, layout, applied, factors_for(calibration, deployment))
     return times, plan, pool * layout.attn_dp
 
 
@@ -319,6 +323,14 @@ def _assumed(deployment: Deployment) -> tuple[str, ...]:
     if settings.draft_tokens < 2 or settings.accept_length is not None:
         return ()
     return (acceptance_assumed(deployment.model, settings),)
+
+
+def _limits_assumed(deployment: Deployment) -> tuple[str, ...]:
+    limits = deployment.cluster.gpu.limits.words
+    if not limits:
+        return ()
+    held = f"GPUs are held to {' and '.join(limits)}"
+    return (f"{held}; how that slows them follows from one H200 at its own limit, none was measured under another",)
 
 
 def host_tier_gib(deployment: Deployment, applied: Applied) -> float:

@@ -21,8 +21,8 @@ from ridgeline.serving.model.model import WHOLE_DTYPES, Model
 from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.collectives import Network
 from ridgeline.serving.twin.operators import (
+    Busy,
     Term,
-    Work,
     decode_attention,
     expert_rate,
     floors_s,
@@ -204,8 +204,13 @@ class StepTime:
 
     # -- what a step asks of the parts of a GPU ---------------------------------------------------------------------
 
-    def work(self, rows: float, logit_rows: float, context: float, pairs: float) -> Work:
-        """How long tensor cores and memory of one GPU are at work in a pass, each at the rate that it reaches.
+    @property
+    def clock(self) -> float:
+        """Of the GPU's highest, the one that it runs at."""
+        return 1.0 / self.gpu.cycle
+
+    def busy(self, rows: float, logit_rows: float, context: float, pairs: float, seconds: float) -> Busy:
+        """What keeps one GPU busy in a pass of `seconds`, each part at the rate that it reaches.
 
         `context` counts the cached tokens that it reads, `pairs` those of query and key in prompts.
         """
@@ -226,7 +231,9 @@ class StepTime:
         mean = pairs / max(1.0, rows)
         compute_s += all_rows / lay.attn_dp * sum(each_s * min(mean, cap) for cap, each_s in self._pair_costs)
         memory_s += self._sort_s(logits / lay.attn_dp) if self.applied.sorts_logits else 0.0
-        return Work(compute_s, memory_s)
+        # each sequence of a pass asks for one row of logits, decoded or the last of its prompt
+        prompts = max(0.0, rows - logit_rows) / rows if pairs else 0.0
+        return Busy(min(1.0, compute_s / seconds), min(1.0, memory_s / seconds), prompts, self.clock)
 
     # -- shared ---------------------------------------------------------------------------------------------------
 

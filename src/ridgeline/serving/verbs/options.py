@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ridgeline.serving.twin.calibration import Calibration
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
-GpuName = Annotated[str, typer.Option(help="h100, h200, b200, ...; `ridgeline plan hardware` lists them all.")]
+GpuName = Annotated[
+    str, typer.Option(help="h100, b200, ... (`ridgeline plan hardware`); held to less: h200@500W@1500MHz.")
+]
 _Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
 GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]
 Fabric = Annotated[str | None, typer.Option(help="ib-ndr, roce-400, ...; default: what these GPUs usually come with.")]
