@@ -68,6 +68,13 @@ FAILURES: tuple[EngineFailure, ...] = (
         advice="Wait for the old process to end, or use another port.",
     ),
     EngineFailure(
+        "gpu-limits",
+        Kind.REJECTED,
+        "the driver did not hold the GPUs to the limit of power or clock that was asked for",
+        claim="the driver did not hold the GPUs to the limit of power or clock that was asked for",
+        advice="Run as root, in a container with --cap-add SYS_ADMIN, or have the site set it.",
+    ),
+    EngineFailure(
         "rejected",
         Kind.REJECTED,
         "the engine refused its arguments",
@@ -407,6 +414,7 @@ LIBRARY_TEXTS: tuple[FailureText, ...] = (
         r"|Xid \([^)]{1,60}\): (?:48|62|64|74|79|9[245]|119|120|140|143)\b",
         sure=True,
     ),
+    _text("gpu-limits", rf"^{MARK}gpu-limits\b", sure=True),  # what a session on another node of the job says
     _text("gpu-in-use", r"CUDA-capable device\(s\) is/are busy or unavailable", sure=True),
     # a GPU that the wheel has no code for: sglang 24302, 38515
     _text(

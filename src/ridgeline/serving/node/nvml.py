@@ -28,10 +28,12 @@ class GpuSample:
     temperature_c: float | None = None
 
 
-def query(columns: Sequence[str], *, visible_only: bool = False, limit_s: float = _LIMIT_S) -> list[list[str]]:
-    """A row of cells for each GPU, or only those CUDA_VISIBLE_DEVICES names. OSError says why there is none."""
+def query(
+    columns: Sequence[str], *, gpu: str = "", visible_only: bool = False, limit_s: float = _LIMIT_S
+) -> list[list[str]]:
+    """A row of cells for each GPU, for one, or for those CUDA_VISIBLE_DEVICES names. OSError says why there is none."""
     command = ["nvidia-smi", f"--query-gpu={','.join(columns)}", "--format=csv,noheader,nounits"]
-    if visible_only and (chosen := os.environ.get("CUDA_VISIBLE_DEVICES")):
+    if chosen := gpu or (visible_only and os.environ.get("CUDA_VISIBLE_DEVICES")):
         command.append(f"--id={chosen}")
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)

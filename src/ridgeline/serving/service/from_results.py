@@ -22,6 +22,7 @@ from ridgeline.serving.engines.layout_rules import uses_deepep
 from ridgeline.serving.engines.releases import release_written
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_VARIABLE
 from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.hardware.gpu_limits import limit_commands
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit
 from ridgeline.serving.planner.commands import (
@@ -173,7 +174,7 @@ def _servers_of(scheme: Scheme, model: str, name: str = "") -> dict[str, Any]:
         "engine": {
             "kind": question.settings.engine,
             "release": ".".join(map(str, release_written(question.settings.engine, question.settings.version))),
-            "gpu": question.cluster.gpu.name,
+            "gpu": question.cluster.gpu.spelled,
         },
         "units": units,
     }
@@ -379,8 +380,11 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
 
 def text_of_answer(study: Study, answer: Answer, path: Path) -> str:
     """The deployment file that serves with the setting to use."""
-    found = service_of_answer(study, study.space.settings(answer.to_use or study.baseline), answer.change)
+    settings = study.space.settings(answer.to_use or study.baseline)
+    found = service_of_answer(study, settings, answer.change)
     head = f"# `ridgeline service check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
     if found["model"] == NO_WEIGHTS:
         head += "# benchmark only: no real weights were measured; name the folder of yours as `model`\n"
+    if limits := limit_commands(settings):
+        head += f"# found with GPUs held to less: on each node, as root, before its servers: {'; '.join(limits)}\n"
     return head + service_text(found)

@@ -122,7 +122,8 @@ def _acceptance(said: Any) -> Any:
 class EngineForm(Form):
     """A serving engine: each trial starts a fresh one, measures it, stops it, and proves what was applied.
 
-    Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself.
+    Knobs are the engine's flags in snake_case, environment variables in capitals, `engine` itself, and each
+    GPU's `gpu_power_limit` (watts) and `gpu_clock` (MHz).
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {"bake_into": "baked caches are kept as a folder; remove this"}
@@ -136,8 +137,8 @@ class EngineForm(Form):
     )
     gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), DefaultText("unknown")] = Field(
         default="",
-        description="The GPU, one of `ridgeline plan hardware`; lets what cannot start be refused before anything "
-        "runs.",
+        description="The GPU, one of `ridgeline plan hardware`, held to less as h200@500W@1500MHz; lets what cannot "
+        "start be refused before anything runs.",
     )
     load_format: Annotated[Text | None, DefaultText("the engine's own choice")] = Field(
         default=None, description="How weights are loaded; `dummy` makes random ones."

@@ -21,6 +21,7 @@ from ridgeline.records.run import OWN_LOG, Run
 from ridgeline.serving.engines.base import OFFLINE_RESULT, EngineLog, ServingEngine
 from ridgeline.serving.engines.knobs import engine_total, rank_share
 from ridgeline.serving.engines.nccl_log import read_nccl_log
+from ridgeline.serving.hardware.gpu_limits import CLOCK
 from ridgeline.serving.metrics import LATENCIES, QUANTILES
 from ridgeline.serving.traffic.requests import REQUESTS
 
@@ -31,6 +32,7 @@ QUESTION_METRICS = frozenset({"accuracy", "accuracy_change", "answer_agreement",
 LARGEST_CACHED_SHARE = 0.05
 # Engines draw how many of a step's drafts are kept: over some dozens of steps the mean is this close to what was asked.
 _KEPT_OFF = 0.1
+_CLOCK_ABOVE = 1.03  # drivers take the nearest clock that a GPU has
 # A client whose places stand empty for longer than this share of an answer, or whose core is full, limits throughput.
 _LARGEST_LAG_SHARE, _BUSY_CLIENT = 0.05, 0.95
 
@@ -71,7 +73,7 @@ def read_run(dialect: ServingEngine, run: Run, needed: set[str]) -> Reading:
     return Reading(
         measurements=tuple(found.values()),
         texts={"engine_version": version} if version else {},
-        unverified="; ".join(_unapplied(asked, log, version, run.folder)),
+        unverified="; ".join([*_unapplied(asked, log, version, run.folder), *_faster_clock(session, measured)]),
         contaminated="; ".join(_contaminations(session, measured, log, needed)),
         wrong=_inaccurate(measured),
         problem="; ".join(_problems(session, found, needed)),
@@ -123,6 +125,15 @@ def _session_figures(measured: Mapping[str, Any]) -> Iterator[Measurement]:
     monitored = measured.get("monitor")
     for name, value in monitored.items() if isinstance(monitored, dict) else ():
         yield from _figure(str(name), value)
+
+
+def _faster_clock(session: Mapping[str, Any], measured: Mapping[str, Any]) -> Iterator[str]:
+    """Drivers do not tell what a clock is locked to: it shows in what was seen of it under load."""
+    limits, seen = session.get("gpu_limits"), measured.get("monitor")
+    locked = limits.get(CLOCK) if isinstance(limits, dict) else None
+    mean = seen.get("gpu_sm_mean_mhz") if isinstance(seen, dict) else None
+    if is_number(locked) and is_number(mean) and mean > locked * _CLOCK_ABOVE:
+        yield f"{CLOCK} {locked:g}: the GPUs ran at {mean:.0f} MHz on average"
 
 
 def _inaccurate(measured: Mapping[str, Any]) -> str:

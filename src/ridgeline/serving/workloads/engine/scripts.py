@@ -28,6 +28,7 @@ from ridgeline.records.study import ProfileStage, Study
 from ridgeline.serving.engines.base import HEAD, MODEL, NSYS, PORT, RENDEZVOUS, ServingEngine, Span, StepNeeds
 from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.releases import NEWEST
+from ridgeline.serving.hardware.gpu_limits import asked_limits, limit_commands
 from ridgeline.serving.model.config import preset_names
 from ridgeline.serving.ports import RENDEZVOUS_PORT, SGLANG_PORT
 from ridgeline.serving.traffic.requests import record_line
@@ -225,6 +226,7 @@ class Scripts:
             for step in self._steps(settings, resources)
             if step.command
         ]
+        parts += [f"on each node, as root: {line}" for line in limit_commands(settings)]
         parts.append(f"the engine ({_ENGINE_SCRIPT}): {self.engine(settings, profile)}")
         # a command may hold a program of several lines, and each of them must stay a comment
         return "".join(f"# {line}\n" for text in parts for line in text.splitlines())
@@ -260,6 +262,7 @@ class Scripts:
         elif self._makes_model:
             model, make = made_model(model)
             before = [*before, make]
+        before += limit_commands(settings)
         return PastedServer(
             self._dialect,
             install.python,
@@ -327,7 +330,8 @@ class Scripts:
         if not self._dialect.simulated:
             return None
         version, site = self._dialect.release_of(self._options.install(settings)), self._study.site
-        return prediction(self._options, self._names.values(settings), version, resources, site, paced=self._serves)
+        values = self._names.values(settings)
+        return prediction(self._options, values, settings, version, resources, site, paced=self._serves)
 
     def _session(
         self, settings: Settings, resources: Resources, env: Mapping[str, str], predicted: SimulationResult | None
@@ -359,6 +363,7 @@ class Scripts:
             ],
             "asked": asdict(asked),
             "predicted_tok_s": None if predicted is None else predicted.summary.total_tok_s,
+            **({"gpu_limits": limits} if (limits := asked_limits(settings)) else {}),
             **self.dummy.receipt(settings),
             **({"perplexity": self._options.perplexity} if self._options.perplexity else {}),
         }

@@ -45,7 +45,8 @@ from ridgeline.serving.engines.settings import (
     settings_of,
     weights_known,
 )
-from ridgeline.serving.hardware.cluster import Gpu, load_gpu, make_cluster
+from ridgeline.serving.hardware.cluster import Gpu, beyond_limits, held_to, load_gpu, make_cluster
+from ridgeline.serving.hardware.gpu_limits import LIMIT_KNOBS, NO_LIMITS, limits_at, wrong_limit
 from ridgeline.serving.model.config import load_model, model_from_text
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, EngineOptions
@@ -59,8 +60,11 @@ NO_MORE_THAN_SENT = ("goodput", "requests_s", "total_tok_s", "output_tok_s", "in
 ENV_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
+OWN_KNOBS = (ENGINE_KNOB, *LIMIT_KNOBS)  # that are no flags of an engine
+
+
 class KnobNames:
-    """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
+    """Knobs are the engine's flags in snake_case, environment variables in capitals, and `OWN_KNOBS`."""
 
     def __init__(self, study: Study, options: EngineOptions, dialect: ServingEngine) -> None:
         self._study, self._options, self._dialect = study, options, dialect
@@ -123,7 +127,7 @@ class KnobNames:
 
     def _used_names(self) -> list[str]:
         names = [*self._study.space.names, *self._options.flags]
-        return [n for n in dict.fromkeys(names) if n != ENGINE_KNOB and not ENV_NAME.fullmatch(n)]
+        return [n for n in dict.fromkeys(names) if n not in OWN_KNOBS and not ENV_NAME.fullmatch(n)]
 
     def _installed(self, wanted: tuple[str, ...]) -> Mapping[str, str]:
         """Flags of the installed engine, asked only when the table does not know a name that must be a flag."""
@@ -142,7 +146,10 @@ class KnobNames:
         knobs = [(("space", knob.name), knob.name) for knob in self._study.space.knobs]
         flags_set = [(("workload", "flags", name), name) for name in self._options.flags]
         for where, name in (*knobs, *flags_set):
-            if name == ENGINE_KNOB or (ENV_NAME.fullmatch(name) and where[0] == "space"):
+            if name in LIMIT_KNOBS and where[0] != "space":
+                yield Problem(where, "is no flag of an engine; make it a knob in `space`, of one value if it stays so")
+                continue
+            if name in OWN_KNOBS or (ENV_NAME.fullmatch(name) and where[0] == "space"):
                 continue
             if name in elsewhere - known_flags:
                 continue
@@ -155,6 +162,7 @@ class KnobNames:
         """Knobs with several values that the twin takes for one: flags without a part in it, environment, engines."""
         called, elsewhere = self._dialect.flags.called, self._read_elsewhere()
         rows = {k.name: ROWS.get(called(k.name)) for k in self._study.space.varied if k.name not in elsewhere}
+        rows = {name: row for name, row in rows.items() if name not in LIMIT_KNOBS}
         return [name for name, row in rows.items() if row is None or row.part is Part.NOWHERE]
 
     def traffic_problems(self) -> Iterator[Problem]:
@@ -197,7 +205,7 @@ class KnobNames:
         flags = self._dialect.flags
         if own := flags.own_name(name, release):
             return f"{self._dialect.title or self._dialect.name} calls it {own}"
-        known = [*flags.names(release), ENGINE_KNOB]
+        known = [*flags.names(release), *OWN_KNOBS]
         if meant := nearest(name, known):
             return f"did you mean {meant if meant in flags.flags else flags.own_name(meant, release) or meant}?"
         # hundreds of flags help nobody: where none is close, the usual ones are shown
@@ -210,8 +218,14 @@ class KnobNames:
     def _wrong_values(self, release: Version) -> Iterator[Problem]:
         flags = set(self._flag_names)
 
+        flags |= set(LIMIT_KNOBS)
+        gpu = _gpu(self._options.gpu)
+
         def wrong_value(name: str, value: Value) -> str:
-            return self._dialect.flags.wrong_value(name, value, release)
+            if name not in LIMIT_KNOBS:
+                return self._dialect.flags.wrong_value(name, value, release)
+            wrong = wrong_limit(name, value)
+            return wrong or (beyond_limits(gpu, limits_at({name: value}, NO_LIMITS)) if gpu is not None else "")
 
         for knob in self._study.space.knobs:
             values = (knob.low, knob.high) if isinstance(knob, Continuous) else knob.values
@@ -331,17 +345,32 @@ def _expected_deployment(
     return Deployment(model_of(model, values), cluster, layout, settings)
 
 
+def limited(deployment: Deployment, settings: Settings) -> Deployment:
+    """On GPUs that are held to what these settings say. InputError where nobody knows how they would run."""
+    cluster = deployment.cluster
+    gpu = held_to(cluster.gpu, limits_at(settings, cluster.gpu.limits))
+    return replace(deployment, cluster=replace(cluster, node=replace(cluster.node, gpu=gpu)))
+
+
 def prediction(
-    options: EngineOptions, values: Mapping[str, Value], version: Version, asked: Resources, site: Site, *, paced: bool
+    options: EngineOptions,
+    values: Mapping[str, Value],
+    settings: Settings,
+    version: Version,
+    asked: Resources,
+    site: Site,
+    *,
+    paced: bool,
 ) -> SimulationResult | None:
-    """What the twin expects of the engine, said before it runs; None where it cannot know model and GPU."""
+    """What the twin expects of the engine, said before it runs; None where it cannot know model and GPU. `values` are
+    the flags of `settings`."""
     from ridgeline.serving.twin.simulate import simulate
 
     try:
         deployment = _expected_deployment(options, values, version, asked, site)
         if deployment is None:
             return None
-        return simulate(deployment, options.load.recipe(paced=paced))
+        return simulate(limited(deployment, settings), options.load.recipe(paced=paced))
     except InputError:  # a memory plan that cannot start is one of these
         return None
 

@@ -68,7 +68,7 @@ def serve(dialect: ServingEngine) -> EngineWorkloadKind:
 
 
 class EngineWorkload(Workload):
-    """Knobs are the engine's flags in snake_case, environment variables in capitals, and `engine` itself."""
+    """Knobs are the engine's flags in snake_case, environment variables in capitals, and `OWN_KNOBS`."""
 
     pasted_whole = True
     run_times = ("wall_s",)

@@ -42,6 +42,7 @@ from ridgeline.serving.engines.settings import layout_of, model_of, role_of, set
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.log import read_sglang_log
 from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.hardware.gpu_limits import asked_limits, limit_commands
 from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop
 from ridgeline.serving.twin.calibration import PRIOR_SPREAD
@@ -50,7 +51,14 @@ from ridgeline.serving.twin.simulate import DoesNotFit, SimulationResult, simula
 from ridgeline.serving.workloads.engine.form import read_options as engine_options
 from ridgeline.serving.workloads.engine.options import IN_PLACE
 from ridgeline.serving.workloads.engine.scripts import PastedServer, Scripts, made_model
-from ridgeline.serving.workloads.engine.settings import DUMMY, LOAD_FORMAT, NO_MORE_THAN_SENT, KnobNames, behaving
+from ridgeline.serving.workloads.engine.settings import (
+    DUMMY,
+    LOAD_FORMAT,
+    NO_MORE_THAN_SENT,
+    KnobNames,
+    behaving,
+    limited,
+)
 from ridgeline.serving.workloads.twin import player
 from ridgeline.serving.workloads.twin.form import TwinForm, read_options
 from ridgeline.serving.workloads.twin.log import compose
@@ -272,6 +280,7 @@ class TwinWorkload(Workload):
 
     def _server(self, settings: Settings, model: str, flags: list[str], before: list[str]) -> str:
         asked, env = self._study.job.resources(settings), self._scripts.env(settings)
+        before = [*before, *limit_commands(settings)]
         return PastedServer(self._engine, Install().python, model, flags, env, LOCAL, asked, (), before).text()
 
     def served_as(self, settings: Settings) -> ServedAs:
@@ -325,7 +334,7 @@ class TwinWorkload(Workload):
             return f"does not fit: {plan.reason}"
         if plan.verdict != STARTUP_OOM and plan.kv_tokens_per_rank < self._longest_tokens:
             return f"does not fit: a KV pool of {plan.kv_tokens_per_rank:,} tokens cannot hold the longest request"
-        return _Case(Deployment(kept, cluster, layout, engine), plan)
+        return _Case(limited(Deployment(kept, cluster, layout, engine), settings), plan)
 
     @cached_property
     def _longest_tokens(self) -> int:
@@ -358,7 +367,8 @@ class TwinWorkload(Workload):
     def _key(self, settings: Settings) -> tuple[object, ...]:
         """Settings that are told the engine in the same words have the same."""
         values, asked = self._values(settings), self._study.job.resources(settings)
-        return (asked.nodes, asked.gpus, *sorted(values.items(), key=lambda named: named[0]))
+        limits = sorted(asked_limits(settings).items())
+        return (asked.nodes, asked.gpus, *limits, *sorted(values.items(), key=lambda named: named[0]))
 
 
 def _peak(result: SimulationResult) -> float:

@@ -31,6 +31,7 @@ from ridgeline.serving.traffic.requests import REQUESTS
 from ridgeline.serving.workloads.engine.options import Load
 from ridgeline.serving.workloads.engine.reading import MEASURED
 from ridgeline.serving.workloads.engine.session import process as node
+from ridgeline.serving.workloads.engine.session.gpu_limits import held_gpus
 from ridgeline.serving.workloads.engine.session.load import (
     DYING_S,
     POLL_S,
@@ -42,8 +43,8 @@ from ridgeline.serving.workloads.engine.session.load import (
     plan_of,
     send_other,
 )
-from ridgeline.serving.workloads.engine.session.prepare import Preparation, make_files, remove_files, say
-from ridgeline.serving.workloads.engine.session.process import EngineFailed, ExitDiagnosis
+from ridgeline.serving.workloads.engine.session.prepare import Preparation, make_files, remove_files
+from ridgeline.serving.workloads.engine.session.process import EngineFailed, ExitDiagnosis, say
 from ridgeline.serving.workloads.engine.session.profile import ProfileWindow, require_profiler
 from ridgeline.serving.workloads.engine.session.rank import RANKS, RankMarks, head_address, hosts_of_job
 
@@ -168,6 +169,19 @@ class Session:
     def _once(self) -> None:
         if profile := self.spec.get("profile"):
             require_profiler(self.folder, profile)
+        # on several nodes each holds its own (rank.py)
+        limits = self._limits if self.nodes == 1 else {}
+        with held_gpus(limits, self.folder.parent) as held:
+            if held:
+                self.measured["gpu_limits"] = held
+            self._run_engine()
+
+    @property
+    def _limits(self) -> Mapping[str, float | None]:
+        found: Mapping[str, float | None] = self.spec.get("gpu_limits", {})
+        return found
+
+    def _run_engine(self) -> None:
         engine = self.started(str(self.spec["start"]), self.log, self.nodes)
         try:
             if self.spec["serves"]:
@@ -188,6 +202,7 @@ class Session:
             "head": self.head,
             "interface": str(self.spec.get("interface", "")),
             "host_variable": self.dialect.host_variable,
+            "gpu_limits": self._limits,
         }
         return _SpanningEngine(command, self.folder, log, _UNBUFFERED, network)
 

@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -25,7 +24,7 @@ from ridgeline.serving.traffic.traffic import Arrival, Replay
 from ridgeline.serving.workloads.engine.options import BAKE, Load
 from ridgeline.serving.workloads.engine.session import process as node
 from ridgeline.serving.workloads.engine.session.load import await_ready, measure_offline, plan_of, send_other
-from ridgeline.serving.workloads.engine.session.process import EngineFailed, ExitDiagnosis
+from ridgeline.serving.workloads.engine.session.process import EngineFailed, ExitDiagnosis, say
 from ridgeline.serving.workloads.engine.session.rank import RANKS
 
 ENVIRONMENT, _MADE_MODEL = "session.env", "model"
@@ -265,9 +264,3 @@ class Preparation:
             return "the engine left no record; see prepare.log"
         records[-1].rename(partial / self.dialect.steps["eplb"].file)
         return ""
-
-
-def say(line: str) -> None:
-    """To the run's stderr, at once."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()

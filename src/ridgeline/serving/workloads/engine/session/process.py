@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
@@ -205,3 +206,9 @@ class ExitDiagnosis:
         if code < 0:
             return FailureCause("signal", number, f"died by {signal_name(-code)}; its last line: {text}")
         return FailureCause("died", number, f"exit code {code}; its last line: {text}")
+
+
+def say(line: str) -> None:
+    """To the run's stderr, at once."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

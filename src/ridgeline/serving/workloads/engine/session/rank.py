@@ -22,7 +22,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ridgeline.records.launch import own_rank
+from ridgeline.records.run import OWN_LOG
 from ridgeline.serving.workloads.engine.session import process as node
+from ridgeline.serving.workloads.engine.session.gpu_limits import held_gpus
+from ridgeline.serving.workloads.engine.session.process import EngineFailed
 
 _HOSTS = "RIDGELINE_HOSTS"  # the job's nodes, as its batch system names them
 _ADDRESS_OF = 0x8915  # SIOCGIFADDR
@@ -108,9 +111,19 @@ def main(arguments: list[str]) -> int:
     env = node_variables(ranks["head"], ranks["interface"], ranks["host_variable"])
     sys.stdout.write(f"ridgeline: rank {rank} {' '.join(f'{name}={value}' for name, value in env.items())}\n")
     sys.stdout.flush()
-    engine = node.EngineProcess(f"sh {script.name}", folder, None, env)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     marks = RankMarks(folder, str(ranks["start"]))
+    try:
+        with held_gpus(ranks["gpu_limits"], folder.parent):
+            return _run(f"sh {script.name}", folder, env, marks, rank)
+    except EngineFailed as failed:
+        sys.stdout.write(failed.cause.marked_line(OWN_LOG) + "\n")
+        marks.write("ended" if rank == 0 else f"failed-{rank}", failed.exit_code)
+        return failed.exit_code
+
+
+def _run(command: str, folder: Path, env: Mapping[str, str], marks: RankMarks, rank: int) -> int:
+    engine = node.EngineProcess(command, folder, None, env)
     try:
         return _first(engine, marks) if rank == 0 else _other(engine, marks, rank)
     finally:

@@ -1,0 +1,241 @@
+"""Limits of power and clock as knobs: set before the engine starts, read back, given back; refused with the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ridgeline.records.outcome import Kind
+from ridgeline.serving.hardware.gpu_limits import CLOCK, POWER_LIMIT
+from ridgeline.serving.workloads.engine.session.gpu_limits import held_gpus
+from ridgeline.serving.workloads.engine.session.process import EngineFailed
+from tests.workloads.engine.studies import run_for_real, sglang_serve, study, trial, with_standin
+from tests.workloads.engine.test_several_nodes import SRUN, two_nodes
+
+UUID = "GPU-84398e68-7bc8-980f-d824-f82cbe8ef16c"
+LOAD = {"input_tokens": 12, "output_tokens": 20, "requests": 12}
+# Stands for nvidia-smi 570 on an H200, in its words: what it was told last is in a file, as the driver has it.
+NVIDIA_SMI = f"""#!{sys.executable} -IS
+import json, pathlib, sys
+home = pathlib.Path(__file__).parent
+state = json.loads((home / "gpu.json").read_text())
+name, bus = sys.argv[1:], "00000000:C1:00.0"
+with (home / "calls").open("a") as calls:
+    calls.write(" ".join(name) + chr(10))
+said = dict(option.removeprefix("--").split("=", 1) if "=" in option else (option[2:], "") for option in name)
+facts = {{"uuid": "{UUID}", "power.limit": state["limit"], "power.default_limit": "700.00", "name": "NVIDIA H200",
+         "memory.used": "500", "memory.total": "143771"}}
+if "query-gpu" in said:
+    print(", ".join(facts[column] for column in said["query-gpu"].split(",")))
+    sys.exit()
+if said.get("id") != "{UUID}":
+    print("No devices were found"); sys.exit(6)
+if state["mood"] == "forbidden":
+    print(f"Failed to set power management limit for GPU {{bus}}: Insufficient Permissions" if "power-limit" in said
+          else f"The current user does not have permission to change clocks for GPU {{bus}}.")
+    print("Terminating early due to previous errors."); sys.exit(4)
+if "power-limit" in said:
+    watts = float(said["power-limit"])
+    if not 200 <= watts <= 700:
+        print(f"Provided power limit {{watts:.2f}} W is not a valid power limit which should be between 200.00 W and "
+              f"700.00 W for GPU {{bus}}"); sys.exit(2)
+    print(f"Power limit for GPU {{bus}} was set to {{watts:.2f}} W from {{state['limit']}} W.")
+    state["limit"] = state["limit"] if state["mood"] == "deaf" else f"{{watts:.2f}}"
+elif "lock-gpu-clocks" in said and state["mood"] == "old":
+    print(f"Setting locked GPU clocks is not supported for GPU {{bus}}.")
+    print("Treating as warning and moving on.")
+elif "lock-gpu-clocks" in said:
+    state["clock"] = said["lock-gpu-clocks"]
+    print(f'GPU clocks set to "(gpuClkMin {{state["clock"]}})" for GPU {{bus}}')
+elif "reset-gpu-clocks" in said:
+    state["clock"] = ""
+print("All done.")
+(home / "gpu.json").write_text(json.dumps(state))
+"""
+
+
+class StandInGpu:
+    def __init__(self, folder: Path) -> None:
+        self._state, self._calls = folder / "gpu.json", folder / "calls"
+        self.set(limit="700.00", clock="", mood="willing")
+
+    def set(self, **changes: str) -> None:
+        known = json.loads(self._state.read_text()) if self._state.exists() else {}
+        self._state.write_text(json.dumps(known | changes))
+
+    @property
+    def limit(self) -> tuple[str, str]:
+        state = json.loads(self._state.read_text())
+        return state["limit"], state["clock"]
+
+    @property
+    def told(self) -> list[str]:
+        lines = self._calls.read_text().splitlines() if self._calls.exists() else []
+        return [line.removeprefix(f"--id={UUID} ") for line in lines if "query" not in line]
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInGpu:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(NVIDIA_SMI)
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    return StandInGpu(tool.parent)
+
+
+def limited(folder: Path):
+    knobs = {POWER_LIMIT: ["default", 500, 150], CLOCK: ["default", 1500]}
+    asked = with_standin(study(folder, "sglang-serve", knobs, goal="output_tok_s", traffic=LOAD, warmup=3))
+    return asked, sglang_serve(asked)
+
+
+def test_the_engine_runs_under_the_limits_and_the_gpu_has_its_own_again_afterwards(
+    tmp_path: Path, gpu: StandInGpu
+) -> None:
+    gpu.set(limit="650.00")
+    asked, workload = limited(tmp_path)
+    outcome, _ = run_for_real(workload, asked, tmp_path / "runs" / "1", gpu_power_limit=500, gpu_clock=1500)
+    assert outcome.kind is Kind.OK or "load generator" in outcome.reason, outcome
+    assert gpu.told == [
+        "--power-limit=500", "--lock-gpu-clocks=1500,1500", "--reset-gpu-clocks", "--power-limit=650.00"
+    ]  # fmt: skip
+    assert gpu.limit == ("650.00", "")
+    measured = json.loads((tmp_path / "runs" / "1" / "measured.json").read_text())
+    assert measured["gpu_limits"] == {UUID: {POWER_LIMIT: 500.0, CLOCK: 1500.0}}
+    assert not list((tmp_path / "runs").glob("gpu-limits-*"))
+
+
+def test_the_default_undoes_what_somebody_left(tmp_path: Path, gpu: StandInGpu) -> None:
+    gpu.set(limit="300.00", clock="900,900")
+    with held_gpus({POWER_LIMIT: None, CLOCK: None}, tmp_path) as held:
+        assert gpu.limit == ("700.00", "")
+    assert held == {UUID: {POWER_LIMIT: 700.0}}
+    assert gpu.limit == ("300.00", "")
+
+
+def test_what_a_killed_session_left_is_not_taken_for_the_gpus_own(tmp_path: Path, gpu: StandInGpu) -> None:
+    killed = held_gpus({POWER_LIMIT: 400.0}, tmp_path)
+    killed.__enter__()
+    assert gpu.limit[0] == "400.00"
+    with held_gpus({POWER_LIMIT: 500.0}, tmp_path):
+        assert gpu.limit[0] == "500.00"
+    assert gpu.limit[0] == "700.00"
+
+
+def test_nothing_is_touched_where_nothing_is_asked(tmp_path: Path, gpu: StandInGpu) -> None:
+    with held_gpus({}, tmp_path) as held:
+        assert held == {}
+    assert gpu.told == []
+
+
+@pytest.mark.parametrize(
+    ("mood", "changes", "words"),
+    [
+        ("forbidden", {POWER_LIMIT: 500}, "Insufficient Permissions"),
+        ("forbidden", {CLOCK: 1500}, "does not have permission to change clocks"),
+        ("willing", {POWER_LIMIT: 150}, "should be between 200.00 W and 700.00 W"),
+        ("deaf", {POWER_LIMIT: 500}, "was to be limited to 500 W and is at 700.00"),
+        ("old", {CLOCK: 1500}, "locked GPU clocks is not supported"),
+    ],
+)
+def test_a_driver_that_does_not_do_it_refuses_the_setting_in_its_own_words(
+    tmp_path: Path, gpu: StandInGpu, mood: str, changes: dict[str, int], words: str
+) -> None:
+    gpu.set(mood=mood)
+    asked, _ = limited(tmp_path)
+    # only the knob that is asked for: the other one's default would be refused first
+    asked = replace(asked, space=replace(asked.space, knobs=tuple(k for k in asked.space.knobs if k.name in changes)))
+    asked = replace(asked, baseline={name: asked.baseline[name] for name in changes})
+    outcome, _ = run_for_real(sglang_serve(asked), asked, tmp_path / "runs" / "1", **changes)
+    assert outcome.kind is Kind.REJECTED, outcome
+    assert words in str(outcome)
+    assert "leave the knob out" in str(outcome)
+    assert gpu.limit == ("700.00", "")
+
+
+def test_a_host_without_nvidia_smi_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EngineFailed, match="nvidia-smi was not found"), held_gpus({POWER_LIMIT: 500.0}, tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("mood", ["willing", "forbidden"])
+def test_each_of_several_nodes_holds_its_own(tmp_path: Path, gpu: StandInGpu, mood: str) -> None:
+    (tmp_path / "bin" / "srun").write_text(SRUN)
+    (tmp_path / "bin" / "srun").chmod(0o755)
+    gpu.set(mood=mood)
+    asked = two_nodes(tmp_path, "sglang-serve", interface="lo")
+    knobs = limited(tmp_path)[0].space.knobs
+    asked = replace(asked, space=replace(asked.space, knobs=(*asked.space.knobs, knobs[0])))
+    asked = replace(asked, baseline={**asked.baseline, POWER_LIMIT: 500})
+    outcome, reading = run_for_real(sglang_serve(asked), asked, tmp_path / "runs" / "1")
+    if mood == "forbidden":
+        assert outcome.kind is Kind.REJECTED, outcome
+        assert "Insufficient Permissions" in str(outcome)
+    else:
+        assert reading.metrics["successful_requests"] == 12, outcome
+        assert gpu.told.count("--power-limit=500") == 2
+    assert gpu.limit == ("700.00", "")
+
+
+def test_a_clock_that_was_not_kept_is_no_measurement_of_it(tmp_path: Path, gpu: StandInGpu) -> None:
+    asked, workload = limited(tmp_path)
+    run_for_real(workload, asked, tmp_path / "runs" / "1", gpu_clock=1500)
+    path = tmp_path / "runs" / "1" / "measured.json"
+    measured = json.loads(path.read_text())
+
+    def read(mhz: float) -> str:
+        from ridgeline.records.run import Cause, Ending, Resources, Run
+
+        path.write_text(json.dumps({**measured, "monitor": {"gpu_sm_mean_mhz": mhz}}))
+        ending = Ending(Cause.EXITED, 0, None, started_s=1.0, ended_s=2.0)
+        return workload.read(Run(1, 1, 1, path.parent, Resources(), ending)).unverified
+
+    assert read(1510.0) == ""
+    assert "gpu_clock 1500: the GPUs ran at 1980 MHz" in read(1980.0)
+    assert gpu.limit == ("700.00", "")
+
+
+@pytest.mark.parametrize(
+    ("values", "gpu_name", "words"),
+    [
+        ([-1], "", "give a number of watts above zero"),
+        (["much"], "", "'much' is no limit"),
+        ([800], "h200", "800 W is more than the 700 W that H200 has at most"),
+        ([800], "", ""),
+        (["default", 500, 12.5], "h200", ""),
+    ],
+)
+def test_values_that_no_driver_takes_are_refused_by_check(
+    tmp_path: Path, values: list[object], gpu_name: str, words: str
+) -> None:
+    asked = study(tmp_path, "sglang-serve", {POWER_LIMIT: values}, goal="output_tok_s", gpu=gpu_name)
+    problems = [problem.message for problem in sglang_serve(asked).problems()]
+    assert [words in problem for problem in problems] == [True] * bool(words)
+
+
+def test_a_limit_among_the_flags_is_told_where_it_belongs(tmp_path: Path) -> None:
+    asked = study(tmp_path, "sglang-serve", goal="output_tok_s", flags={POWER_LIMIT: 500})
+    assert "make it a knob in `space`" in sglang_serve(asked).problems()[0].message
+
+
+@pytest.mark.parametrize("face", ["paste", "comments"])
+def test_what_a_person_pastes_sets_the_limits_and_no_flag_of_the_engine(tmp_path: Path, face: str) -> None:
+    asked, workload = limited(tmp_path)
+    shown: dict[str, Callable[..., str]] = {
+        "paste": workload.paste, "comments": lambda settings: workload.prepare(
+            trial(asked, **settings), tmp_path / "run").command,
+    }  # fmt: skip
+    text = shown[face]({POWER_LIMIT: 500, CLOCK: 1500})
+    assert "nvidia-smi --power-limit=500" in text
+    assert "nvidia-smi --lock-gpu-clocks=1500,1500" in text
+    assert "--gpu-" not in text
+    assert "nvidia-smi" not in workload.paste({POWER_LIMIT: "default", CLOCK: "default"})
