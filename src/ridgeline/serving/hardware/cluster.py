@@ -88,6 +88,11 @@ class Gpu:
         return "@".join((self.name, *self.limits.words))
 
     @property
+    def most_w(self) -> float | None:
+        """What it may draw: what it is held to, or its own limit."""
+        return self.limits.power_w or self.power_w
+
+    @property
     def is_amd(self) -> bool:
         return self.generation.startswith("cdna")
 

@@ -92,7 +92,7 @@ class Option:
     @property
     def most_joules_per_token(self) -> float | None:
         """Were every GPU at its limit of power all the time: of the GPUs alone. None where that limit is not known."""
-        power_w, hours = self.scheme.question.cluster.gpu.power_w, self.gpu_hours_per_million
+        power_w, hours = self.scheme.question.cluster.gpu.most_w, self.gpu_hours_per_million
         return None if power_w is None or hours is None else power_w * hours * 3600.0 / 1e6
 
     @property

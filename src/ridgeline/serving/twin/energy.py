@@ -99,10 +99,10 @@ class Energy:
 
 def energy_of(engines: Sequence[Engine], gpu: Gpu, duration_s: float) -> Energy | None:
     """Of all GPUs of these engines from the first request to the last token; None where their limit is not known."""
-    if gpu.power_w is None or duration_s <= 0:
+    limit_w = gpu.most_w
+    if gpu.power_w is None or limit_w is None or duration_s <= 0:
         return None
-    draw, limit_w = draw_of(gpu), gpu.limits.power_w or gpu.power_w
-    most = limit_w / gpu.power_w
+    draw, most = draw_of(gpu), limit_w / gpu.power_w
     drawn_s = tensor_s = prompts_s = memory_s = lost_s = busy_s = all_s = 0.0  # each in seconds of a GPU
     for engine in engines:
         gpus, idle_s = engine.times.layout.replica_gpus, duration_s

@@ -57,7 +57,7 @@ class HeldBack(StepTime):
         top = 1.0 if locked is None or highest is None else locked / highest
         super().__init__(model, at_clock(cluster, top), layout, applied, factors)
         self._usual, self._draw = cluster, draw_of(gpu)
-        self._most = gpu.limits.power_w / gpu.power_w if gpu.limits.power_w and gpu.power_w else 1.0
+        self._most = gpu.most_w / gpu.power_w if gpu.most_w and gpu.power_w else 1.0
         lower = (1.0 - n * _STEP for n in range(1, round((1.0 - _LOWEST) / _STEP) + 1))
         self._clocks = (top, *(clock for clock in lower if clock < top)) if self._most < 1.0 else (top,)
         self._at: dict[float, StepTime] = {}
