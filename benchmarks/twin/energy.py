@@ -196,10 +196,8 @@ def _left_out(mine: Sequence[Judged]) -> list[Judged]:
         share = statistics.median(_share(j) for j in others)
         for j in mine:
             if _model_name(j) == model:
-                limit_w, energy = _limit_w(j), j.result.energy
-                assert energy is not None
-                mine_share = _known_share(j) + tensor * (energy.tensor - energy.prompts) + memory * energy.memory
-                watts = limit_w * min(1.0, mine_share)
+                limit_w, draw = _limit_w(j), draw_of(j.row.deployment.cluster.gpu)
+                watts = min(limit_w, j.gpu_w * _added(j, tensor, memory) / _added(j, draw.tensor, draw.memory))
                 found.append(replace(j, left_out=watts, peer=share * limit_w))
     return found
 
@@ -211,8 +209,10 @@ def fitted(rows: Sequence[Judged]) -> tuple[float, float]:
     for j in rows:
         if not 1 / FAR_OFF < j.tok_s / j.row.tok_s < FAR_OFF:
             continue
-        energy, share = j.result.energy, _share(j)
+        energy, draw = j.result.energy, draw_of(j.row.deployment.cluster.gpu)
         assert energy is not None
+        # as much below the sum of its parts, for passes at the limit, as the prediction is
+        share = _share(j) * _added(j, draw.tensor, draw.memory) * _limit_w(j) / j.gpu_w
         c, m = (energy.tensor - energy.prompts) / share, energy.memory / share
         y = 1.0 - _known_share(j) / share
         cc, cm, mm, cy, my = cc + c * c, cm + c * m, mm + m * m, cy + c * y, my + m * y
@@ -221,6 +221,13 @@ def fitted(rows: Sequence[Judged]) -> tuple[float, float]:
     if tensor < 0:
         return 0.0, my / mm
     return (tensor, memory) if memory >= 0 else (cy / cc, 0.0)
+
+
+def _added(j: Judged, tensor: float, memory: float) -> float:
+    """The share of the limit that a GPU would draw without a limit, were these the parts'."""
+    energy = j.result.energy
+    assert energy is not None
+    return _known_share(j) + tensor * (energy.tensor - energy.prompts) + memory * energy.memory
 
 
 def _known_share(j: Judged) -> float:

@@ -39,4 +39,5 @@ def test_the_clock_that_was_found_goes_along_to_where_it_is_served(tmp_path: Pat
     assert best.returncode == 0, best.stderr
     file = (tmp_path / "served.yaml").read_text()
     assert f"on each node, as root, before its servers: {LOCKED}" in file
+    assert "gpu: h200@1200MHz" in file
     assert "gpu_clock" not in file, "which no server takes as a flag"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
 from ridgeline.serving.hardware.gpu_limits import CLOCK, POWER_LIMIT
-from ridgeline.serving.workloads.engine.session.gpu_limits import held_gpus
+from ridgeline.serving.workloads.engine.session.held_gpus import held_gpus
 from ridgeline.serving.workloads.engine.session.process import EngineFailed
 from tests.workloads.engine.studies import run_for_real, sglang_serve, study, trial, with_standin
 from tests.workloads.engine.test_several_nodes import SRUN, two_nodes
@@ -88,6 +91,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInGpu:
     tool.write_text(NVIDIA_SMI)
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return StandInGpu(tool.parent)
 
 
@@ -105,33 +109,89 @@ def test_the_engine_runs_under_the_limits_and_the_gpu_has_its_own_again_afterwar
     outcome, _ = run_for_real(workload, asked, tmp_path / "runs" / "1", gpu_power_limit=500, gpu_clock=1500)
     assert outcome.kind is Kind.OK or "load generator" in outcome.reason, outcome
     assert gpu.told == [
-        "--power-limit=500", "--lock-gpu-clocks=1500,1500", "--reset-gpu-clocks", "--power-limit=650.00"
+        "--power-limit=500", "--lock-gpu-clocks=1500,1500", "--power-limit=650.00", "--reset-gpu-clocks"
     ]  # fmt: skip
     assert gpu.limit == ("650.00", "")
     measured = json.loads((tmp_path / "runs" / "1" / "measured.json").read_text())
     assert measured["gpu_limits"] == {UUID: {POWER_LIMIT: 500.0, CLOCK: 1500.0}}
-    assert not list((tmp_path / "runs").glob("gpu-limits-*"))
+    assert not list(records(tmp_path))
 
 
-def test_the_default_undoes_what_somebody_left(tmp_path: Path, gpu: StandInGpu) -> None:
+def records(folder: Path) -> list[Path]:
+    return [*(folder / "cache" / "ridgeline" / "gpu-limits").glob("*"), *folder.glob("cache/**/gpu-limits/*")]
+
+
+def test_the_default_undoes_what_somebody_left(gpu: StandInGpu) -> None:
     gpu.set(limit="300.00", clock="900,900")
-    with held_gpus({POWER_LIMIT: None, CLOCK: None}, tmp_path) as held:
+    with held_gpus({POWER_LIMIT: None, CLOCK: None}) as held:
         assert gpu.limit == ("700.00", "")
     assert held == {UUID: {POWER_LIMIT: 700.0}}
     assert gpu.limit == ("300.00", "")
 
 
-def test_what_a_killed_session_left_is_not_taken_for_the_gpus_own(tmp_path: Path, gpu: StandInGpu) -> None:
-    killed = held_gpus({POWER_LIMIT: 400.0}, tmp_path)
+@pytest.mark.parametrize("mood", ["willing", "forbidden"])
+def test_a_default_that_is_there_already_asks_for_no_permission(gpu: StandInGpu, mood: str) -> None:
+    gpu.set(mood=mood)
+    with held_gpus({POWER_LIMIT: None, CLOCK: None}) as held:
+        assert held == {UUID: {POWER_LIMIT: 700.0}}
+    assert gpu.told == ["--reset-gpu-clocks"]
+
+
+@pytest.mark.parametrize("next_asks", [{}, {POWER_LIMIT: 500.0}, {CLOCK: 1800.0}, {POWER_LIMIT: None}])
+def test_the_next_session_undoes_what_a_killed_one_left(
+    tmp_path: Path, gpu: StandInGpu, next_asks: dict[str, float | None]
+) -> None:
+    gpu.set(limit="650.00")
+    killed = held_gpus({POWER_LIMIT: 400.0, CLOCK: 1200.0})
     killed.__enter__()
-    assert gpu.limit[0] == "400.00"
-    with held_gpus({POWER_LIMIT: 500.0}, tmp_path):
-        assert gpu.limit[0] == "500.00"
-    assert gpu.limit[0] == "700.00"
+    assert gpu.limit == ("400.00", "1200,1200")
+    with held_gpus(next_asks):
+        watts = {None: "700.00", 500.0: "500.00", 0.0: "650.00"}[next_asks.get(POWER_LIMIT, 0.0)]
+        assert gpu.limit == (watts, "1800,1800" if CLOCK in next_asks else "")
+    assert gpu.limit == ("650.00", "")
+    assert not records(tmp_path)
 
 
-def test_nothing_is_touched_where_nothing_is_asked(tmp_path: Path, gpu: StandInGpu) -> None:
-    with held_gpus({}, tmp_path) as held:
+def test_a_torn_record_is_taken_for_the_drivers_default(tmp_path: Path, gpu: StandInGpu) -> None:
+    killed = held_gpus({POWER_LIMIT: 400.0})
+    killed.__enter__()
+    (record,) = (tmp_path / "cache" / "ridgeline" / "gpu-limits").iterdir()
+    record.write_text('{"gpu_po')
+    with held_gpus({}):
+        assert gpu.limit == ("700.00", "")
+    assert not record.exists()
+
+
+def test_what_cannot_be_undone_is_no_ground_to_measure_on(tmp_path: Path, gpu: StandInGpu) -> None:
+    killed = held_gpus({POWER_LIMIT: 400.0})
+    killed.__enter__()
+    gpu.set(mood="forbidden")
+    with pytest.raises(EngineFailed, match="still held to what a session that was killed set"), held_gpus({}):
+        pass
+    assert records(tmp_path), "the next one can still undo it"
+
+
+def test_a_stop_while_a_limit_is_set_gives_it_back(
+    tmp_path: Path, gpu: StandInGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM ends a session by SystemExit, wherever it is."""
+
+    def stopped(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        done = run(command, **options)
+        if "--power-limit=400" in command:
+            raise SystemExit(143)
+        return done
+
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", stopped)
+    with pytest.raises(SystemExit), held_gpus({POWER_LIMIT: 400.0}):
+        pass
+    assert gpu.limit == ("700.00", "")
+    assert not records(tmp_path)
+
+
+def test_nothing_is_touched_where_nothing_is_asked(gpu: StandInGpu) -> None:
+    with held_gpus({}) as held:
         assert held == {}
     assert gpu.told == []
 
@@ -151,9 +211,6 @@ def test_a_driver_that_does_not_do_it_refuses_the_setting_in_its_own_words(
 ) -> None:
     gpu.set(mood=mood)
     asked, _ = limited(tmp_path)
-    # only the knob that is asked for: the other one's default would be refused first
-    asked = replace(asked, space=replace(asked.space, knobs=tuple(k for k in asked.space.knobs if k.name in changes)))
-    asked = replace(asked, baseline={name: asked.baseline[name] for name in changes})
     outcome, _ = run_for_real(sglang_serve(asked), asked, tmp_path / "runs" / "1", **changes)
     assert outcome.kind is Kind.REJECTED, outcome
     assert words in str(outcome)
@@ -161,10 +218,20 @@ def test_a_driver_that_does_not_do_it_refuses_the_setting_in_its_own_words(
     assert gpu.limit == ("700.00", "")
 
 
-def test_a_host_without_nvidia_smi_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("tool", "kind", "words"),
+    [("", "gpu-limits", "nvidia-smi was not found"), ("#!/bin/sh\necho No devices were found", "gpu-broken", "no GPU")],
+)
+def test_a_host_without_gpus_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, kind: str, words: str
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EngineFailed, match="nvidia-smi was not found"), held_gpus({POWER_LIMIT: 500.0}, tmp_path):
+    if tool:
+        (tmp_path / "nvidia-smi").write_text(tool)
+        (tmp_path / "nvidia-smi").chmod(0o755)
+    with pytest.raises(EngineFailed, match=words) as failed, held_gpus({POWER_LIMIT: 500.0}):
         pass
+    assert failed.value.cause.name == kind
 
 
 @pytest.mark.parametrize("mood", ["willing", "forbidden"])
@@ -227,6 +294,22 @@ def test_a_limit_among_the_flags_is_told_where_it_belongs(tmp_path: Path) -> Non
     assert "make it a knob in `space`" in sglang_serve(asked).problems()[0].message
 
 
+@pytest.mark.parametrize(
+    ("derived", "gpu_name", "words"),
+    [
+        ("'a500' if mem_fraction_static > 0.5 else 'b'", "", "gpu_power_limit: 'a500' is no limit"),
+        ("mem_fraction_static > 0.5", "", "gpu_power_limit: True is no limit"),
+        ("1000 * mem_fraction_static", "h200", "800 W is more than the 700 W"),
+    ],
+)
+def test_a_derived_limit_is_looked_at_too(tmp_path: Path, derived: str, gpu_name: str, words: str) -> None:
+    asked = study(tmp_path, "sglang-serve", goal="output_tok_s", gpu=gpu_name)
+    asked = replace(asked, space=replace(asked.space, derived={POWER_LIMIT: Expression.parse(derived)}))
+    workload = sglang_serve(asked)
+    assert workload.problems() == []
+    assert words in str(workload.refusal(trial(asked).settings))
+
+
 @pytest.mark.parametrize("face", ["paste", "comments"])
 def test_what_a_person_pastes_sets_the_limits_and_no_flag_of_the_engine(tmp_path: Path, face: str) -> None:
     asked, workload = limited(tmp_path)
@@ -239,3 +322,8 @@ def test_what_a_person_pastes_sets_the_limits_and_no_flag_of_the_engine(tmp_path
     assert "nvidia-smi --lock-gpu-clocks=1500,1500" in text
     assert "--gpu-" not in text
     assert "nvidia-smi" not in workload.paste({POWER_LIMIT: "default", CLOCK: "default"})
+
+
+def test_a_default_is_pasted_where_the_operator_holds_gpus_to_less(tmp_path: Path) -> None:
+    asked = study(tmp_path, "sglang-serve", {POWER_LIMIT: ["default"]}, goal="output_tok_s", gpu="h200@400W")
+    assert "\nnvidia-smi --power-limit=700 " in sglang_serve(asked).paste({POWER_LIMIT: "default"})

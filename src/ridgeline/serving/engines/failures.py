@@ -70,7 +70,8 @@ FAILURES: tuple[EngineFailure, ...] = (
     EngineFailure(
         "gpu-limits",
         Kind.REJECTED,
-        "the driver did not hold the GPUs to the limit of power or clock that was asked for",
+        "the driver did not hold the GPUs to that limit: run as root (in a container with --cap-add SYS_ADMIN), have "
+        "the site set it, or leave the knob out",
         claim="the driver did not hold the GPUs to the limit of power or clock that was asked for",
         advice="Run as root, in a container with --cap-add SYS_ADMIN, or have the site set it.",
     ),

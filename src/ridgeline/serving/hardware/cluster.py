@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, did_you_mean
-from ridgeline.records.expression import is_number
-from ridgeline.serving.hardware.gpu_limits import NO_LIMITS, GpuLimits, parse_limits
+from ridgeline.records.expression import Value, is_number
+from ridgeline.serving.hardware.gpu_limits import CLOCK, NO_LIMITS, POWER_LIMIT, GpuLimits, asked_limits, parse_limits
 
 # YAML files of people's own, with numbers as YAML 1.2 and study files have them: to PyYAML alone 4.8e12 is text.
 
@@ -160,23 +160,42 @@ def held_to(gpu: Gpu, limits: GpuLimits) -> Gpu:
                 f"the highest {what} of {name} is not known here; give it as `{_KEYS[what]}` in RIDGELINE_HARDWARE"
             )
         if value < _LEAST_SHARE * highest:
-            least = f"less than a quarter of {name}'s {highest:g}"
-            raise InputError(f"{value:g} is {least}: nothing is known of such a {what} limit")
+            unit, least = _UNITS[what], _LEAST_SHARE * highest
+            raise InputError(
+                f"{value:g} {unit} is too far from what was measured to predict {name}; give {least:g} {unit} or more"
+            )
     if limits and gpu.power_w is None:
         raise InputError(f"what {name} draws at most is not known here; give it as `power_w` in RIDGELINE_HARDWARE")
-    return replace(gpu, limits=limits)
+    # what is no less than its own is none
+    power_w = None if limits.power_w == gpu.power_w else limits.power_w
+    return replace(gpu, limits=GpuLimits(power_w, None if limits.clock_mhz == gpu.clock_mhz else limits.clock_mhz))
+
+
+def limit_commands(settings: Mapping[str, Value | None], gpu: Gpu | None) -> list[str]:
+    """What a person types on each node, as root, before the engine starts. A default needs nothing, but on a GPU that
+    its operator holds to less."""
+    usual, asked = gpu.limits if gpu is not None else NO_LIMITS, asked_limits(settings)
+    found = []
+    watts = asked.get(POWER_LIMIT) or (gpu.power_w if gpu is not None and usual.power_w is not None else None)
+    if POWER_LIMIT in asked and watts is not None:
+        found.append(f"nvidia-smi --power-limit={watts:.0f}")
+    if (mhz := asked.get(CLOCK)) is not None:
+        found.append(f"nvidia-smi --lock-gpu-clocks={mhz:.0f},{mhz:.0f}")
+    elif CLOCK in asked and usual.clock_mhz is not None:
+        found.append("nvidia-smi --reset-gpu-clocks")
+    return found
 
 
 def beyond_limits(gpu: Gpu, limits: GpuLimits) -> str:
     """Why no driver sets them on this GPU, as far as that is certain."""
     for what, value, highest in _compared(gpu, limits):
         if highest is not None and value > highest:
-            unit = "W" if what == "power" else "MHz"
+            unit = _UNITS[what]
             return f"{value:g} {unit} is more than the {highest:g} {unit} that {gpu.name.upper()} has at most"
     return ""
 
 
-_KEYS = {"power": "power_w", "clock": "clock_mhz"}
+_KEYS, _UNITS = {"power": "power_w", "clock": "clock_mhz"}, {"power": "W", "clock": "MHz"}
 _LEAST_SHARE = 0.25
 
 

@@ -46,7 +46,7 @@ def parse_limits(name: str, written: list[str]) -> GpuLimits:
         said = _WRITTEN.fullmatch(word.strip())
         if said is None or said[2].lower() in found or not float(said[1]):
             raise InputError(
-                f"GPU {name!r}: {word!r} is no limit of its own; write watts as @500W and a locked clock as @1500MHz"
+                f"GPU {name!r}: cannot read @{word}; write one limit of power as @500W, one locked clock as @1500MHz"
             )
         found[said[2].lower()] = float(said[1])
     return GpuLimits(found.get("w"), found.get("mhz"))
@@ -60,19 +60,16 @@ def wrong_limit(name: str, value: Value) -> str:
 
 
 def asked_limits(settings: Mapping[str, Value | None]) -> dict[str, float | None]:
-    """What a setting asks for, by knob; None: the driver's default. A knob that it lacks is left as it is."""
-    asked = ((name, settings.get(name)) for name in LIMIT_KNOBS)
-    return {name: None if value == BY_DEFAULT else float(value) for name, value in asked if value is not None}
+    """What a setting asks for, by knob; None: the driver's default. A knob that it lacks is left as it is. InputError
+    where a value, derived perhaps, is none."""
+    asked = {name: value for name in LIMIT_KNOBS if (value := settings.get(name)) is not None}
+    for name, value in asked.items():
+        if wrong := wrong_limit(name, value):
+            raise InputError(f"{name}: {wrong}")
+    return {name: None if value == BY_DEFAULT else float(value) for name, value in asked.items()}
 
 
 def limits_at(settings: Mapping[str, Value | None], usual: GpuLimits) -> GpuLimits:
     """Those of a setting, on GPUs that are usually held to others."""
     asked = asked_limits(settings)
     return GpuLimits(asked.get(POWER_LIMIT, usual.power_w), asked.get(CLOCK, usual.clock_mhz))
-
-
-def limit_commands(settings: Mapping[str, Value | None]) -> list[str]:
-    """What a person types on each node, as root, before the engine starts. Defaults need nothing."""
-    options = {POWER_LIMIT: "--power-limit={0:.0f}", CLOCK: "--lock-gpu-clocks={0:.0f},{0:.0f}"}
-    asked = asked_limits(settings)
-    return [f"nvidia-smi {options[name].format(value)}" for name, value in asked.items() if value is not None]

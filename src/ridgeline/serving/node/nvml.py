@@ -38,7 +38,7 @@ def query(
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
     except FileNotFoundError:
-        raise OSError("nvidia-smi was not found, so this host has no NVIDIA GPU") from None
+        raise FileNotFoundError("nvidia-smi was not found, so this host has no NVIDIA GPU") from None
     except subprocess.TimeoutExpired:
         raise OSError(f"nvidia-smi did not answer within {limit_s:g} s; a GPU may hang") from None
     if rows := _rows_of(done.stdout, len(columns)):

@@ -21,8 +21,8 @@ from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.layout_rules import uses_deepep
 from ridgeline.serving.engines.releases import release_written
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_VARIABLE
-from ridgeline.serving.hardware.cluster import GIB
-from ridgeline.serving.hardware.gpu_limits import limit_commands
+from ridgeline.serving.hardware.cluster import GIB, held_to, limit_commands, load_gpu
+from ridgeline.serving.hardware.gpu_limits import limits_at
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit
 from ridgeline.serving.planner.commands import (
@@ -359,7 +359,7 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
         engine |= {"release": server.release} if server.release else {}
         engine |= {"python": server.python} if server.python != Install().python else {}
     if gpu := options.get("gpu"):
-        engine["gpu"] = str(gpu)
+        engine["gpu"] = _held_gpu(str(gpu), settings)
     return {
         "version": 1,
         "name": study.name,
@@ -378,6 +378,16 @@ def service_of_answer(study: Study, settings: Mapping[str, Value], change: str) 
     }
 
 
+def _held_gpu(name: str, settings: Mapping[str, Value]) -> str:
+    """The GPU as these settings hold it, where its figures under such limits can be predicted."""
+    usual = load_gpu(name)
+    limits = limits_at(settings, usual.limits)
+    try:
+        return name if limits == usual.limits else held_to(usual, limits).spelled
+    except InputError:
+        return usual.name
+
+
 def text_of_answer(study: Study, answer: Answer, path: Path) -> str:
     """The deployment file that serves with the setting to use."""
     settings = study.space.settings(answer.to_use or study.baseline)
@@ -385,6 +395,7 @@ def text_of_answer(study: Study, answer: Answer, path: Path) -> str:
     head = f"# `ridgeline service check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
     if found["model"] == NO_WEIGHTS:
         head += "# benchmark only: no real weights were measured; name the folder of yours as `model`\n"
-    if limits := limit_commands(settings):
-        head += f"# found with GPUs held to less: on each node, as root, before its servers: {'; '.join(limits)}\n"
+    gpu = study.workload.options.get("gpu")
+    if limits := limit_commands(settings, load_gpu(str(gpu)) if gpu else None):
+        head += f"# found with such limits of GPUs: on each node, as root, before its servers: {'; '.join(limits)}\n"
     return head + service_text(found)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from ridgeline.serving.hardware.cluster import Gpu
+from ridgeline.serving.hardware.cluster import Gpu, load_gpu
 from ridgeline.serving.twin.operators import Busy
 from ridgeline.serving.twin.scheduler import Engine
 from ridgeline.stats.stated_range import NORMAL_90
@@ -31,14 +32,28 @@ class Draw:
     spread: float
 
     def share(self, busy: Busy) -> float:
-        """Of a GPU that is kept busy so."""
+        """Of a GPU that is kept busy so; more than 1 where its clock gives way."""
         dynamic = math.pow(busy.clock, _FALLS)
         tensor = busy.tensor * (self.tensor + (self.prompts - self.tensor) * busy.prompts)
-        # half of what memory adds is drawn by the chips beside the GPU, whose clock stays
-        return self.idle_at(busy.clock) + tensor * dynamic + self.memory * busy.memory * (1 + dynamic) / 2
+        # half of what memory adds is drawn by the chips beside the GPU, by what they are read
+        memory = self.memory * busy.memory * (busy.reading + dynamic) / 2
+        return self.idle_at(busy.clock) + tensor * dynamic + memory
 
     def idle_at(self, clock: float) -> float:
         return self.idle * (1 - _IDLE_FALLS * (1 - clock))
+
+    def own_clock(self, busy: Busy) -> float:
+        """The highest at which it draws no more than its own limit."""
+        low, high = 0.0, 1.0
+        if self.share(busy) <= 1.0:
+            return high
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if self.share(busy._replace(clock=middle)) <= 1.0:
+                low = middle
+            else:
+                high = middle
+        return low
 
 
 ENERGY_FIGURES = ("gpu_power_w", "joules_per_output_token")  # of a result, each with its interval
@@ -51,10 +66,10 @@ _BY_GENERATION = {"hopper": _H100, "blackwell": _B200}
 _OTHER = Draw(0.20, 0.60, 1.10, 0.60, 0.0)
 # Of a GPU of which no such load was seen: of a generation that was, and of another one.
 _NEAR, _FAR = 0.20, 0.35
-# How watts fall with the clock. Of parts at work: five loads of an H200 that its own limit held to 0.68 to 0.82 of the
-# highest clock drew between its 0.8th and 1.5th power of what they would have (`benchmarks/twin/gpu_power.py`). Idle:
-# 81 W at 345 MHz, 125 W at 1,980.
-_FALLS, _IDLE_FALLS = 1.2, 0.4
+# How watts fall with the clock. Of parts at work: loads of an H200 that drew its limit, at 0.68 to 0.82 of the highest
+# clock, drew between that clock's 0.8th and 1.5th power of what they would have (`benchmarks/twin/gpu_power.py`; three
+# whose clock fell though they drew less are left out). Idle: 81 W at 345 MHz, 125 W at 1,980.
+_FALLS, _IDLE_FALLS, _HALVINGS = 1.2, 0.4, 14
 # Beyond all that: a GPU that was held back on purpose has not been measured here. Of the part of the clock it loses.
 HELD_BACK_SPREAD = 0.3
 
@@ -65,7 +80,19 @@ def draw_of(gpu: Gpu) -> Draw:
         return _MEASURED[gpu.name]
     near = _BY_GENERATION.get(gpu.generation)
     known = near or _OTHER
-    return replace(known, spread=math.hypot(known.spread, _NEAR if near else _FAR))
+    wide = replace(known, spread=math.hypot(known.spread, _NEAR if near else _FAR))
+    if near is None or gpu.power_w is None:
+        return wide
+    # fewer tensor cores for its watts draw a smaller part of them
+    cores = min(1.0, gpu.flops_of("bf16") / gpu.power_w / _flops_a_watt(gpu.generation))
+    return replace(wide, tensor=wide.tensor * cores, prompts=wide.prompts * cores)
+
+
+@lru_cache(maxsize=4)
+def _flops_a_watt(generation: str) -> float:
+    measured = load_gpu(next(name for name, draw in _MEASURED.items() if draw is _BY_GENERATION[generation]))
+    assert measured.power_w is not None
+    return measured.flops_of("bf16") / measured.power_w
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +100,7 @@ class Energy:
     """Of a run: watts of one GPU on average, and all joules of the GPUs.
 
     `tensor` and `memory` are shares of the time in which they are at work, `prompts` that of tensor cores for prompts;
-    `limit_w` is of one GPU. `held_back` is the part of the highest clock that passes lost to a limit, on average.
+    `limit_w` is of one GPU. `held_back` is the part of their usual clock that passes lost to a limit, on average.
     """
 
     gpu_power_w: float
@@ -109,12 +136,12 @@ def energy_of(engines: Sequence[Engine], gpu: Gpu, duration_s: float) -> Energy 
         for each in engine.passes:
             busy = engine.times.busy(each.rows, each.logit_rows, each.context, each.pairs, each.seconds)
             seconds = gpus * each.times * each.seconds
-            drawn_s += seconds * min(most, draw.share(busy))
+            drawn_s += seconds * min(most, each.share or draw.share(busy))
             tensor_s, memory_s = tensor_s + seconds * busy.tensor, memory_s + seconds * busy.memory
             prompts_s += seconds * busy.tensor * busy.prompts
-            lost_s, busy_s = lost_s + seconds * (1 - busy.clock), busy_s + seconds
+            lost_s, busy_s = lost_s + seconds * (1 - (each.pace or 1.0)), busy_s + seconds
             idle_s -= each.times * each.seconds
-        drawn_s += gpus * max(0.0, idle_s) * min(most, draw.idle_at(engine.times.clock))
+        drawn_s += gpus * max(0.0, idle_s) * min(most, draw.idle_at(engine.times.idle_clock))
         all_s += gpus * duration_s
     held_back = lost_s / busy_s if busy_s else 0.0
     return Energy(

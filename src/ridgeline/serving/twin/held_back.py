@@ -1,15 +1,16 @@
 """Step times of GPUs that are held to a limit of power or a locked clock below what they would take by themselves.
 
-Each pass runs at the highest clock at which it draws no more than the limit (`energy.Draw`): a decode step that waits
-for memory draws little, and seldom notices one. At a lower clock small kernels take as many cycles, tensor cores
-compute less, and memory is as fast until the clock is far down.
+Each pass runs at the highest clock at which it draws no more than the limit (`energy.Draw`), never above the one at
+which it would draw the GPU's own limit: there the twin's rates were measured. Below that, small kernels take as many
+cycles, tensor cores compute less, and memory is as fast until the clock is far down.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import Applied
@@ -18,16 +19,15 @@ from ridgeline.serving.hardware.gpu_limits import NO_LIMITS
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.calibration import Factors
 from ridgeline.serving.twin.energy import draw_of
-from ridgeline.serving.twin.operators import Busy, Term
+from ridgeline.serving.twin.operators import Term
+from ridgeline.serving.twin.passes import Held
 from ridgeline.serving.twin.steptime import StepTime
 
-# The clock, of the highest, at which the twin's rates of tensor cores were measured: prompts bring an H200 to its own
-# limit, which holds it to 0.74 to 0.89 (benchmarks/twin/gpu_power.py, samples of examples/05-sglang-h200).
-_SETTLED = 0.8
 # Down to 0.82 of its clock an H200 read memory as fast as ever; below this nobody here looked.
 _MEMORY_KEEPS_UP = 0.5
-_STEP, _LOWEST = 0.05, 0.2
-_GRAIN = 8  # passes that differ by less than an eighth of an octave of context run at one clock
+_PACES, _SLOWEST = 100, 5  # paces are hundredths of a pass's usual clock
+_OCTAVE = 8  # passes whose contexts differ by less than an eighth of an octave run at one pace
+_TOKENS = 16  # as do mixed steps whose prompts differ by fewer
 
 
 def step_times(model: Model, cluster: Cluster, layout: Layout, applied: Applied, factors: Factors) -> StepTime:
@@ -35,91 +35,105 @@ def step_times(model: Model, cluster: Cluster, layout: Layout, applied: Applied,
     return kind(model, cluster, layout, applied, factors)
 
 
-def at_clock(cluster: Cluster, clock: float) -> Cluster:
-    """The cluster with GPUs that run at this share of their highest clock, whatever they draw."""
+def at_pace(cluster: Cluster, pace: float) -> Cluster:
+    """The cluster with GPUs at this part of the clock that they take by themselves, whatever they draw."""
     gpu = cluster.gpu
     slower = replace(
         gpu,
         limits=NO_LIMITS,
-        cycle=1.0 / clock,
-        flops={dtype: rate * min(1.0, clock / _SETTLED) for dtype, rate in gpu.flops.items()},
-        bandwidth_bytes_s=gpu.bandwidth_bytes_s * min(1.0, clock / _MEMORY_KEEPS_UP),
+        cycle=1.0 / pace,
+        flops={dtype: rate * pace for dtype, rate in gpu.flops.items()},
+        bandwidth_bytes_s=gpu.bandwidth_bytes_s * _reading(pace),
     )
     return replace(cluster, node=replace(cluster.node, gpu=slower))
 
 
+def _reading(pace: float) -> float:
+    return min(1.0, pace / _MEMORY_KEEPS_UP)
+
+
+class _Pass(NamedTuple):
+    rows: float
+    logit_rows: float
+    context: float
+    pairs: float
+
+
 class HeldBack(StepTime):
-    """At the locked clock, or at the highest, and slower where a pass would draw more than the limit."""
+    """`held` says of the step that was asked for last what it draws, and how far it was slowed down."""
 
     def __init__(self, model: Model, cluster: Cluster, layout: Layout, applied: Applied, factors: Factors) -> None:
         gpu = cluster.gpu
-        locked, highest = gpu.limits.clock_mhz, gpu.clock_mhz
-        top = 1.0 if locked is None or highest is None else locked / highest
-        super().__init__(model, at_clock(cluster, top), layout, applied, factors)
-        self._usual, self._draw = cluster, draw_of(gpu)
+        super().__init__(model, at_pace(cluster, 1.0), layout, applied, factors)
+        self._draw = draw_of(gpu)
         self._most = gpu.most_w / gpu.power_w if gpu.most_w and gpu.power_w else 1.0
-        lower = (1.0 - n * _STEP for n in range(1, round((1.0 - _LOWEST) / _STEP) + 1))
-        self._clocks = (top, *(clock for clock in lower if clock < top)) if self._most < 1.0 else (top,)
-        self._at: dict[float, StepTime] = {}
-        self._decoding: dict[tuple[int, int], StepTime] = {}
-        self._computing: dict[tuple[int, int, int, int], StepTime] = {}
+        locked = gpu.limits.clock_mhz
+        self.idle_clock = 1.0 if locked is None or gpu.clock_mhz is None else locked / gpu.clock_mhz
+        self._at: dict[int, StepTime] = {}
+        self._settled: dict[tuple[object, ...], tuple[StepTime, Held]] = {}
 
-    # -- the clock of a pass ----------------------------------------------------------------------------------------
+    def _times(self, hundredths: int) -> StepTime:
+        if hundredths not in self._at:
+            slower = at_pace(self._cluster, hundredths / _PACES)
+            self._at[hundredths] = StepTime(self.model, slower, self.layout, self.applied, self.factors)
+        return self._at[hundredths]
 
-    def _ladder(self) -> Iterator[StepTime]:
-        """Step times at each clock, the highest first."""
-        for clock in self._clocks:
-            if clock not in self._at:
-                slower = at_clock(self._usual, clock)
-                self._at[clock] = StepTime(self.model, slower, self.layout, self.applied, self.factors)
-            yield self._at[clock]
-
-    def _within(
-        self, rows: float, logit_rows: float, context: float, pairs: float, seconds: Callable[[StepTime], float]
-    ) -> StepTime:
-        """Step times at the highest clock at which this pass draws no more than the limit; the lowest where none is."""
-        for times in self._ladder():
-            busy = times.busy(rows, logit_rows, context, pairs, seconds(times))
-            if self._draw.share(busy) <= self._most:
-                break
+    def _settle(self, key: tuple[object, ...], asked: _Pass, seconds: Callable[[StepTime], float]) -> StepTime:
+        """Step times at the pace of this pass; passes of one `key` have one."""
+        if key not in self._settled:
+            self._settled[key] = self._slowed(asked, seconds)
+        times, self.held = self._settled[key]
         return times
 
-    def _decode_times(self, batch: int, context: float) -> StepTime:
-        key = batch, round(_GRAIN * math.log2(1 + context / batch))
-        if key not in self._decoding:
-            rows = batch * self.applied.draft_tokens
-            self._decoding[key] = self._within(rows, batch, context, 0.0, lambda at: at.decode_s(batch, context))
-        return self._decoding[key]
+    def _slowed(self, asked: _Pass, seconds: Callable[[StepTime], float]) -> tuple[StepTime, Held]:
+        usual = self._times(_PACES)
+        own = self._draw.own_clock(usual.busy(*asked, seconds(usual)))
 
-    def _prefill_times(self, tokens: int, pairs: float, sequences: int, largest: int) -> StepTime:
-        key = tokens, sequences, largest, round(_GRAIN * math.log2(1 + pairs / tokens))
-        if key not in self._computing:
-            self._computing[key] = self._within(
-                tokens, sequences, 0.0, pairs, lambda at: at.prefill_s(tokens, pairs, sequences, largest)
-            )
-        return self._computing[key]
+        def share(hundredths: int) -> float:
+            times, pace = self._times(hundredths), hundredths / _PACES
+            busy = times.busy(*asked, seconds(times))
+            return self._draw.share(busy._replace(clock=own * pace, reading=_reading(pace)))
 
-    # -- what the engines ask ---------------------------------------------------------------------------------------
+        high = max(_SLOWEST, math.floor(_PACES * min(1.0, self.idle_clock / own)))
+        if (drawn := share(high)) > self._most:
+            low = _SLOWEST
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if share(middle) <= self._most else (low, middle)
+            high, drawn = low, share(low)
+        return self._times(high), Held(drawn, high / _PACES)
+
+    def _decoding(self, batch: int, context: float) -> StepTime:
+        key = batch, _bucket(context / batch)
+        asked = _Pass(batch * self.applied.draft_tokens, batch, context, 0.0)
+        return self._settle(key, asked, lambda at: at.decode_s(batch, context))
+
+    def _computing(self, tokens: int, pairs: float, sequences: int, largest: int) -> StepTime:
+        key = tokens, sequences, largest, _bucket(pairs / tokens)
+        asked = _Pass(tokens, sequences, 0.0, pairs)
+        return self._settle(key, asked, lambda at: at.prefill_s(tokens, pairs, sequences, largest))
 
     def decode_line(self, batch: int, context: float) -> tuple[float, float, float]:
-        return self._decode_times(batch, context).decode_line(batch, context)
+        return self._decoding(batch, context).decode_line(batch, context)
 
     def explain_decode(self, batch: int, context: float) -> list[Term]:
-        return self._decode_times(batch, context).explain_decode(batch, context)
+        return self._decoding(batch, context).explain_decode(batch, context)
 
     def prefill_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
-        return self._prefill_times(tokens, pairs, sequences, largest).prefill_s(tokens, pairs, sequences, largest)
+        return self._computing(tokens, pairs, sequences, largest).prefill_s(tokens, pairs, sequences, largest)
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
-        return self._prefill_times(tokens, pairs, sequences, largest).explain_prefill(tokens, pairs, sequences, largest)
+        return self._computing(tokens, pairs, sequences, largest).explain_prefill(tokens, pairs, sequences, largest)
 
     def mixed_s(self, tokens: int, pairs: float, sequences: int, largest: int, batch: int, context: float) -> float:
+        prompts = tokens // _TOKENS, _bucket(pairs / tokens), sequences, largest // _TOKENS
+        asked = _Pass(tokens + batch, sequences + batch, context, pairs)
+
         def seconds(at: StepTime) -> float:
             return at.mixed_s(tokens, pairs, sequences, largest, batch, context)
 
-        return seconds(self._within(tokens + batch, sequences + batch, context, pairs, seconds))
+        return seconds(self._settle((*prompts, batch, _bucket(context / batch)), asked, seconds))
 
-    def busy(self, rows: float, logit_rows: float, context: float, pairs: float, seconds: float) -> Busy:
-        return self._within(rows, logit_rows, context, pairs, lambda _: seconds).busy(
-            rows, logit_rows, context, pairs, seconds
-        )
+
+def _bucket(tokens: float) -> int:
+    return round(_OCTAVE * math.log2(1 + tokens))

@@ -54,13 +54,16 @@ class Term(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """Shares of a pass in which tensor cores and memory of one GPU are at work; of the rows those that are of prompts;
-    of its highest clock the one that it runs at."""
+    """Shares of a pass in which tensor cores and memory of one GPU are at work, and of its rows those of prompts.
+
+    `clock` is the part of its highest clock that it runs at, `reading` that of its memory's speed.
+    """
 
     tensor: float
     memory: float
     prompts: float
-    clock: float
+    clock: float = 1.0
+    reading: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,10 +100,17 @@ def validation(
     found = _least_unlike(chosen, asked, mixture=deployment.model.experts is not None, tabled=tabled)
     if drafted:
         found = [*found, ("drafting, seen for DeepSeek-R1 and for three models on one H200", _DRAFTED)]
+    found = [*found, *_held(deployment)]
     if not found:
         return Validation()
     speed, first = (math.hypot(*(widths[n] for _, widths in found)) for n in (0, 1))
     return Validation(speed, first, f"never compared with a measurement: {'; '.join(text for text, _ in found)}")
+
+
+def _held(deployment: Deployment) -> list[tuple[str, tuple[float, float]]]:
+    """What bounds owe to it is `UncertaintySources.held_back`: it hangs on the clock that is left."""
+    words = deployment.cluster.gpu.limits.words
+    return [(f"GPUs held to {' and '.join(words)}", (0.0, 0.0))] if words else []
 
 
 def _least_unlike(
@@ -191,7 +198,7 @@ def reach(calibration: Calibration, deployment: Deployment, under_way: float) ->
         return CalibrationReach(
             calibration, f"as far as {_range(calibration)}; the file does not say what was measured"
         )
-    new = _new(near, ValidatedSetting.of(deployment, under_way, under_way))
+    new = [*_new(near, ValidatedSetting.of(deployment, under_way, under_way)), *_held(deployment)]
     if not new:
         where = f"{near.model}, {near.shape}, {near.loads} at once"
         return CalibrationReach(calibration, f"the setting that was calibrated ({where}): {_range(calibration)}")
@@ -305,7 +312,7 @@ class UncertaintySources:
     old_experts: bool = False  # a mixture under a release of vLLM that was slower than its kernels
     queued_share: float = 0.0  # of the mean TTFT: what the luckiest request did not wait
     sent_for_s: float = 0.0  # when the last request is sent, where that is not the server's doing
-    held_back: float = 0.0  # the part of the highest clock that its passes lost to a limit, on average
+    held_back: float = 0.0  # the part of their usual clock that its passes lost to a limit, on average
     validation: Validation = _COMPARED  # how far this is from anything whose prediction was compared
 
 

@@ -278,7 +278,7 @@ class Engine:
 
     def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
         round_s = self.times.prefill_s(tokens, pairs, sequences, largest)
-        self.passes.add(tokens, sequences, 0.0, pairs, round_s)
+        self.passes.add(tokens, sequences, 0.0, pairs, round_s, held=self.times.held)
         return round_s
 
     def _wait_for_host(self) -> None:
@@ -339,6 +339,7 @@ class Engine:
         # a token's KV is written in the step after it was drawn: the context read is what is held, plus that one
         context = self.used_tokens + batch
         base_s, per_token_s, host_s = self.times.decode_line(batch, context)
+        held = self.times.held
         first_s = base_s + per_token_s * context
         step_s = first_s if first_s > host_s else host_s
         if clock + steps * step_s > limit_s:
@@ -347,7 +348,7 @@ class Engine:
             middle_s = first_s + per_token_s * growth * (steps - 1) / 2
             step_s = middle_s if middle_s > host_s else host_s
         self._hand_over(step_s, steps, batch)
-        self.passes.add(batch * self._verified, batch, context + growth * (steps - 1) / 2, 0.0, step_s, steps)
+        self.passes.add(batch * self._verified, batch, context + growth * (steps - 1) / 2, 0.0, step_s, steps, held)
         if step_s <= host_s:
             self.host_s += step_s * steps
         self._step_s, self.clock = step_s, clock + step_s * steps

@@ -227,7 +227,6 @@ def simulate(
             *deployment.model.assumed,
             *_assumed(deployment),
             *tier_assumed(deployment, engines[-1].applied),
-            *_limits_assumed(deployment),
             *cut,
             *_in_step(traffic),
         ),
@@ -323,14 +322,6 @@ def _assumed(deployment: Deployment) -> tuple[str, ...]:
     if settings.draft_tokens < 2 or settings.accept_length is not None:
         return ()
     return (acceptance_assumed(deployment.model, settings),)
-
-
-def _limits_assumed(deployment: Deployment) -> tuple[str, ...]:
-    limits = deployment.cluster.gpu.limits.words
-    if not limits:
-        return ()
-    held = f"GPUs are held to {' and '.join(limits)}"
-    return (f"{held}; how that slows them follows from one H200 at its own limit, none was measured under another",)
 
 
 def host_tier_gib(deployment: Deployment, applied: Applied) -> float:

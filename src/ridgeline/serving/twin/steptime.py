@@ -39,6 +39,7 @@ from ridgeline.serving.twin.operators import (
     tuned_blocks,
     verifies_by_head,
 )
+from ridgeline.serving.twin.passes import Held
 from ridgeline.serving.twin.priors import (
     AGREE_S,
     DRAFT_AHEAD_S,
@@ -79,6 +80,9 @@ def _known_sums(
 
 class StepTime:
     """Iteration times of one engine. `batch` and `context` count requests and cached tokens of the whole engine."""
+
+    held: Held | None = None  # of the step that was asked for last, where GPUs are held to less
+    idle_clock = 1.0
 
     def __init__(self, model: Model, cluster: Cluster, layout: Layout, applied: Applied, factors: Factors) -> None:
         self.model, self.layout, self.applied, self.factors = model, layout, applied, factors
@@ -204,11 +208,6 @@ class StepTime:
 
     # -- what a step asks of the parts of a GPU ---------------------------------------------------------------------
 
-    @property
-    def clock(self) -> float:
-        """Of the GPU's highest, the one that it runs at."""
-        return 1.0 / self.gpu.cycle
-
     def busy(self, rows: float, logit_rows: float, context: float, pairs: float, seconds: float) -> Busy:
         """What keeps one GPU busy in a pass of `seconds`, each part at the rate that it reaches.
 
@@ -233,7 +232,7 @@ class StepTime:
         memory_s += self._sort_s(logits / lay.attn_dp) if self.applied.sorts_logits else 0.0
         # each sequence of a pass asks for one row of logits, decoded or the last of its prompt
         prompts = max(0.0, rows - logit_rows) / rows if pairs else 0.0
-        return Busy(min(1.0, compute_s / seconds), min(1.0, memory_s / seconds), prompts, self.clock)
+        return Busy(min(1.0, compute_s / seconds), min(1.0, memory_s / seconds), prompts)
 
     # -- shared ---------------------------------------------------------------------------------------------------
 

@@ -219,7 +219,7 @@ class KnobNames:
         flags = set(self._flag_names)
 
         flags |= set(LIMIT_KNOBS)
-        gpu = _gpu(self._options.gpu)
+        gpu = known_gpu(self._options.gpu)
 
         def wrong_value(name: str, value: Value) -> str:
             if name not in LIMIT_KNOBS:
@@ -264,7 +264,7 @@ def refusal(
         settings = behaving(_checked_settings(dialect, values, version), options, values, model)
     except InputError as error:
         return str(error)
-    gpu = _gpu(options.gpu)
+    gpu = known_gpu(options.gpu)
     if gpu is not None and (foreign := other_makers(values.get("attention_backend"), gpu)):
         return str(foreign)  # also one that is not modelled, which `settings` leaves out
     if reason := _tier_refusal(dialect, values, asked, site, 0.0):
@@ -336,7 +336,7 @@ def _expected_deployment(
 ) -> Deployment | None:
     """What the twin would simulate; None where model or GPU are not known here. InputError names a value that is not
     taken."""
-    model, gpu = known_model(options), _gpu(options.gpu)
+    model, gpu = known_model(options), known_gpu(options.gpu)
     if model is None or gpu is None:
         return None
     layout = layout_of(values, asked.nodes, asked.gpus or site.gpus_per_node)
@@ -395,7 +395,7 @@ def _model(name: str, recorded: str) -> Model | None:
 
 
 @lru_cache(maxsize=16)
-def _gpu(name: str) -> Gpu | None:
+def known_gpu(name: str) -> Gpu | None:
     if not name:
         return None
     try:

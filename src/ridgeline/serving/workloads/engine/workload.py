@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ridgeline import catalog
 from ridgeline.diagnose.readers.failures import PROGRAM_FAILURES
-from ridgeline.errors import Problem, RidgelineError, Where
+from ridgeline.errors import InputError, Problem, RidgelineError, Where
 from ridgeline.records.expression import ExpressionError
 from ridgeline.records.measurement import Reading
 from ridgeline.records.run import OWN_LOG, Job, Run
@@ -26,13 +26,15 @@ from ridgeline.records.trial import Stage, Trial
 from ridgeline.serving.engines.base import NSYS, TORCH, ServingEngine
 from ridgeline.serving.engines.failures import HOST_TIER_SIZES, signatures
 from ridgeline.serving.engines.releases import NEWEST, release_text
+from ridgeline.serving.hardware.cluster import beyond_limits
+from ridgeline.serving.hardware.gpu_limits import NO_LIMITS, limits_at
 from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.workloads.engine.form import EngineForm, OfflineForm, RealServeForm, read_options
 from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, IN_PLACE
 from ridgeline.serving.workloads.engine.reading import QUESTION_METRICS, read_run
 from ridgeline.serving.workloads.engine.scripts import BENCHMARK_ONLY, SESSION, Scripts, step_problems, step_refusal
 from ridgeline.serving.workloads.engine.session.process import STOPPING_S
-from ridgeline.serving.workloads.engine.settings import MOST_VALUES, KnobNames, refusal, tier_remark
+from ridgeline.serving.workloads.engine.settings import MOST_VALUES, KnobNames, known_gpu, refusal, tier_remark
 from ridgeline.workloads.base import ServedAs, Workload
 from ridgeline.workloads.run_folder import build_seen_from, filling, job_in
 
@@ -150,8 +152,12 @@ class EngineWorkload(Workload):
         try:
             asked = self._study.job.resources(settings)
             self._scripts.env(settings)
-        except (ExpressionError, ValueError) as error:
+            limits = limits_at(settings, NO_LIMITS)
+        except (ExpressionError, InputError, ValueError) as error:
             return str(error)
+        gpu = known_gpu(self._options.gpu)
+        if gpu is not None and (beyond := beyond_limits(gpu, limits)):
+            return beyond
         if asked.nodes > 1 and self._scripts.launcher == "none":
             return f"{asked.nodes} nodes need a launcher: set the site's `launcher` to srun, openmpi or mpich"
         if asked.nodes > 1 and not self._serves and not self._dialect.offline_spans:

@@ -31,7 +31,7 @@ from ridgeline.serving.traffic.requests import REQUESTS
 from ridgeline.serving.workloads.engine.options import Load
 from ridgeline.serving.workloads.engine.reading import MEASURED
 from ridgeline.serving.workloads.engine.session import process as node
-from ridgeline.serving.workloads.engine.session.gpu_limits import held_gpus
+from ridgeline.serving.workloads.engine.session.held_gpus import held_gpus
 from ridgeline.serving.workloads.engine.session.load import (
     DYING_S,
     POLL_S,
@@ -169,9 +169,10 @@ class Session:
     def _once(self) -> None:
         if profile := self.spec.get("profile"):
             require_profiler(self.folder, profile)
-        # on several nodes each holds its own (rank.py)
-        limits = self._limits if self.nodes == 1 else {}
-        with held_gpus(limits, self.folder.parent) as held:
+        if self.nodes > 1:  # each holds its own (rank.py)
+            self._run_engine()
+            return
+        with held_gpus(self._limits) as held:
             if held:
                 self.measured["gpu_limits"] = held
             self._run_engine()

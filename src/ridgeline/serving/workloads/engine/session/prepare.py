@@ -24,7 +24,7 @@ from ridgeline.serving.traffic.traffic import Arrival, Replay
 from ridgeline.serving.workloads.engine.options import BAKE, Load
 from ridgeline.serving.workloads.engine.session import process as node
 from ridgeline.serving.workloads.engine.session.load import await_ready, measure_offline, plan_of, send_other
-from ridgeline.serving.workloads.engine.session.process import EngineFailed, ExitDiagnosis, say
+from ridgeline.serving.workloads.engine.session.process import EngineFailed, ExitDiagnosis, say, users_cache
 from ridgeline.serving.workloads.engine.session.rank import RANKS
 
 ENVIRONMENT, _MADE_MODEL = "session.env", "model"
@@ -217,7 +217,7 @@ class Preparation:
             process.stop()
 
     def _kept(self, step: Mapping[str, Any]) -> Path:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline" / "prepared"
+        cache = users_cache() / "prepared"
         gpu = "".join(c if c.isalnum() else "-" for c in node.gpu_name()) or "no-gpu"
         return cache / f"{step['step']}-{gpu}-{step['key']}"
 

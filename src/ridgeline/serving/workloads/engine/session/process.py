@@ -21,9 +21,9 @@ from ridgeline.serving.node.nvml import query
 from ridgeline.serving.ports import is_free
 
 _ASK_S, GRACE_S, BACK_S = 0.5, 20.0, 90.0
-# What a session may need from the request to end to its end: the engine's grace here and on other nodes, and its files.
-# Whoever ends it by force before that leaves an engine behind, with its memory.
-STOPPING_S = 75.0
+# What a session may need from the request to end to its end: the engine's grace here and on other nodes, its files, and
+# limits of GPUs. Whoever ends it by force before that leaves an engine behind, with its memory.
+STOPPING_S = 90.0
 _SLACK_BYTES = 2**30
 
 
@@ -206,6 +206,11 @@ class ExitDiagnosis:
         if code < 0:
             return FailureCause("signal", number, f"died by {signal_name(-code)}; its last line: {text}")
         return FailureCause("died", number, f"exit code {code}; its last line: {text}")
+
+
+def users_cache() -> Path:
+    """What outlives a session on a node: prepared caches, and what is to be undone."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ridgeline"
 
 
 def say(line: str) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from ridgeline.records.launch import own_rank
 from ridgeline.records.run import OWN_LOG
 from ridgeline.serving.workloads.engine.session import process as node
-from ridgeline.serving.workloads.engine.session.gpu_limits import held_gpus
+from ridgeline.serving.workloads.engine.session.held_gpus import held_gpus
 from ridgeline.serving.workloads.engine.session.process import EngineFailed
 
 _HOSTS = "RIDGELINE_HOSTS"  # the job's nodes, as its batch system names them
@@ -114,7 +114,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     marks = RankMarks(folder, str(ranks["start"]))
     try:
-        with held_gpus(ranks["gpu_limits"], folder.parent):
+        with held_gpus(ranks["gpu_limits"]):
             return _run(f"sh {script.name}", folder, env, marks, rank)
     except EngineFailed as failed:
         sys.stdout.write(failed.cause.marked_line(OWN_LOG) + "\n")
