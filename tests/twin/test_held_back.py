@@ -49,11 +49,11 @@ def test_a_few_users_notice_no_limit_that_a_long_prompt_does() -> None:
     assert capped.prefill_s(8192, 8192 * 4096, 1, 8192) > 1.1 * free.prefill_s(8192, 8192 * 4096, 1, 8192)
 
 
-def test_a_lower_clock_slows_prompts_more_than_answers() -> None:
-    free, slow = times_of(held(llama(), GpuLimits())), times_of(held(llama(), GpuLimits(None, 1188)))
+def test_a_lower_clock_slows_prompts_more_than_answers_and_neither_more_than_itself() -> None:
+    free, slow = times_of(held(llama(), GpuLimits())), times_of(held(llama(), GpuLimits(None, 1500)))
     decode = slow.decode_s(16, 32_000) / free.decode_s(16, 32_000)
     prefill = slow.prefill_s(8192, 8192 * 4096, 1, 8192) / free.prefill_s(8192, 8192 * 4096, 1, 8192)
-    assert 1.0 < decode < 1.2 < prefill < 1980 / 1188
+    assert 1.0 < decode < prefill < 1980 / 1500
 
 
 def test_less_power_is_never_faster_and_never_drawn_beyond() -> None:

@@ -2,7 +2,7 @@
 
 Each pass runs at the highest clock at which it draws no more than the limit (`energy.Draw`), never above the one at
 which it would draw the GPU's own limit: there the twin's rates were measured. Below that, small kernels take as many
-cycles, tensor cores compute less, and memory is as fast until the clock is far down.
+cycles, tensor cores compute less, and memory is as fast until the clock is some way down.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from ridgeline.serving.twin.operators import Term
 from ridgeline.serving.twin.passes import Held
 from ridgeline.serving.twin.steptime import StepTime
 
-# Down to 0.82 of its clock an H200 read memory as fast as ever; below this nobody here looked.
-_MEMORY_KEEPS_UP = 0.5
+# An H200 read 1 GB as fast at 0.76 of its clock as at all of it, and in 1.06 times the time at 0.70. Small kernels took
+# 1.21 times as long at 0.84, 1.39 at 0.70, large products 1.18 times at 0.70 what they take at 0.84
+# (benchmarks/twin/gpu_clock.py). Below 0.69 nobody here looked.
+_MEMORY_KEEPS_UP = 0.74
 _PACES, _SLOWEST = 100, 5  # paces are hundredths of a pass's usual clock
 _OCTAVE = 8  # passes whose contexts differ by less than an eighth of an octave run at one pace
 _TOKENS = 16  # as do mixed steps whose prompts differ by fewer
