@@ -39,6 +39,7 @@ def engine(
     times: Any = SimpleNamespace(
         applied=Applied(**{**plain, **settings}),
         layout=Layout(),
+        held=None,
         decode_line=lambda batch, context: (1.0, 0.0, 0.0),
         decode_s=lambda batch, context: 1.0,
         prefill_s=prefill_s,
