@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -188,6 +189,59 @@ def test_a_stop_while_a_limit_is_set_gives_it_back(
         pass
     assert gpu.limit == ("700.00", "")
     assert not records(tmp_path)
+
+
+def test_a_driver_that_does_not_answer_leaves_what_undoes_it(
+    tmp_path: Path, gpu: StandInGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have set the limit before it hung."""
+
+    def hangs(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        done = run(command, **options)
+        if any(word.startswith("--power-limit=") for word in command):
+            raise subprocess.TimeoutExpired(command, 20.0)
+        return done
+
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", hangs)
+    with pytest.raises(EngineFailed) as failed, held_gpus({POWER_LIMIT: 400.0}):
+        pass
+    assert failed.value.cause.name == "gpu-broken"
+    assert records(tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    gpu.set(limit="400.00")
+    with held_gpus({}):
+        assert gpu.limit == ("700.00", "")
+
+
+def test_records_of_another_node_are_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    record = tmp_path / "cache" / "ridgeline" / "gpu-limits" / "GPU-of-another-node.json"
+    record.parent.mkdir(parents=True)
+    record.write_text('{"gpu_power_limit": "--power-limit=700.00"}')
+    with held_gpus({}) as held:
+        assert held == {}
+    assert record.exists()
+
+
+def test_who_is_asked_to_end_while_a_limit_is_given_back_ends_after_that(
+    gpu: StandInGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked_to_end(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "--power-limit=700.00" in command:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return run(command, **options)
+
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", asked_to_end)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with pytest.raises(SystemExit), held_gpus({POWER_LIMIT: 400.0, CLOCK: 1200.0}):
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert gpu.limit == ("700.00", "")
 
 
 def test_nothing_is_touched_where_nothing_is_asked(gpu: StandInGpu) -> None:

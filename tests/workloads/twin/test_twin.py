@@ -176,6 +176,23 @@ def test_knobs_that_change_nothing_here_are_a_doubt(tmp_path: Path) -> None:
     assert check_study(EXAMPLE).workload.doubts() == []
 
 
+def test_limits_of_gpus_are_settings_of_their_own_and_a_wrong_one_refuses_its_setting_alone(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text().replace(
+        "  tp: [2, 4, 8, 16]\n", "  tp: [2, 4, 8, 16]\n  gpu_power_limit: [default, 400]\n"
+    )
+    shutil.copytree(EXAMPLE.parent, tmp_path / "study")
+    study = tmp_path / "study" / "study.yaml"
+    study.write_text(text.replace("baseline: {tp: 16,", "baseline: {tp: 16, gpu_power_limit: default,"))
+    told = check_study(study).workload
+    assert isinstance(told, TwinWorkload)
+    assert told.doubts() == []
+    free, held = (told.expectation(settings(gpu_power_limit=limit)) for limit in ("default", 400))
+    assert held.mean < free.mean  # type: ignore[union-attr,operator]
+    assert held.high / held.low > free.high / free.low  # type: ignore[union-attr,operator]
+    assert "gpu_power_limit: 'much' is no limit" in str(told.refusal(settings(gpu_power_limit="much")))
+    assert "nvidia-smi --power-limit=400" in told.paste(settings(gpu_power_limit=400))
+
+
 def test_a_doubt_is_no_refusal(twin: TwinWorkload) -> None:
     risky = settings(mem_fraction_static=0.89)
     assert twin.refusal(risky) is None

@@ -98,8 +98,9 @@ def _flops_a_watt(generation: str) -> float:
 class Energy:
     """Of a run: watts of one GPU on average, and all joules of the GPUs.
 
-    `tensor` and `memory` are shares of the time in which they are at work, `prompts` that of tensor cores for prompts;
-    `limit_w` is of one GPU. `held_back` is the part of their usual clock that passes lost to a limit, on average.
+    `tensor` and `memory` are shares of the time in which they would be at work on GPUs that nothing holds, `prompts`
+    that of tensor cores for prompts; `limit_w` is of one GPU. `held_back` is the part of their usual clock that passes
+    lost to a limit, on average.
     """
 
     gpu_power_w: float

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ModelName = Annotated[str, typer.Option(help="A preset such as deepseek-r1, or the path of a config.json.")]
 GpuName = Annotated[
-    str, typer.Option(help="h100, b200, ... (`ridgeline plan hardware`); held to less: h200@500W@1500MHz.")
+    str, typer.Option(help="h100, b200, ... (`ridgeline plan hardware`); with limits: h200@500W@1500MHz.")
 ]
 _Nodes = Annotated[int | None, typer.Option(help="Nodes; default: as many as needed.")]
 GpusPerNode = Annotated[int, typer.Option(help="GPUs per node.")]

@@ -137,7 +137,7 @@ class EngineForm(Form):
     )
     gpu: Annotated[Text, accepted_by(lambda name: load_gpu(name) if name else None), DefaultText("unknown")] = Field(
         default="",
-        description="The GPU, one of `ridgeline plan hardware`, held to less as h200@500W@1500MHz; lets what cannot "
+        description="The GPU, one of `ridgeline plan hardware`, with limits as h200@500W@1500MHz; lets what cannot "
         "start be refused before anything runs.",
     )
     load_format: Annotated[Text | None, DefaultText("the engine's own choice")] = Field(

@@ -307,7 +307,7 @@ class TwinWorkload(Workload):
         """What would run, or why it cannot."""
         try:
             key = self._key(settings)
-        except (ExpressionError, ValueError) as error:
+        except (ExpressionError, InputError, ValueError) as error:
             return str(error)
         if key not in self._cases:
             try:

@@ -50,7 +50,7 @@ from ridgeline.serving.workloads.engine.session.rank import RANKS, RankMarks, he
 
 # for rank 0 to end after another rank did: its schedulers may be going down together, in order
 _FOLLOWS_S = 30.0
-ENDS_S = 30.0  # for all ranks and the launcher, once they are asked to end
+ENDS_S = 45.0  # for all ranks and the launcher, once they are asked to end, and for the limits of their GPUs
 
 
 class _SpanningEngine(node.EngineProcess):

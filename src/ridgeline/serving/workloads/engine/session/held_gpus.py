@@ -8,6 +8,7 @@ power limit is given back as it was; nobody can ask a driver for its locked cloc
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -33,16 +34,35 @@ def held_gpus(asked: Mapping[str, float | None]) -> Iterator[dict[str, dict[str,
     if not asked and not any(_records().glob("*.json")):
         yield {}
         return
-    gpus = _gpus()
+    gpus = _gpus() if asked else _gpus_if_any()
     try:
         for gpu in gpus:
             if left := gpu.give_back():
-                raise _refused(f"GPU {gpu.uuid} is still held to what a session that was killed set: {left}")
+                raise _broken(f"GPU {gpu.uuid} is still held to what a session that was killed set: {left}")
         yield {gpu.uuid: gpu.hold(asked) for gpu in gpus} if asked else {}
     finally:
-        for gpu in gpus:
-            if left := gpu.give_back():
-                say(f"ridgeline: GPU {gpu.uuid} keeps the limits of this run: {left}")
+        with _undisturbed():
+            for gpu in gpus:
+                if left := gpu.give_back():
+                    say(f"ridgeline: GPU {gpu.uuid} keeps the limits of this run: {left}")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Who is asked to end while a limit is given back ends after that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _gpus_if_any() -> list[_HeldGpu]:
+    """The records may be of another node: many share their users' caches."""
+    try:
+        return _gpus()
+    except EngineFailed:
+        return []
 
 
 def _gpus() -> list[_HeldGpu]:
@@ -51,7 +71,7 @@ def _gpus() -> list[_HeldGpu]:
     except FileNotFoundError as error:
         raise _refused(str(error)) from None
     except OSError as error:
-        raise EngineFailed(FailureCause("gpu-broken", 0, str(error), at_start=True)) from None
+        raise _broken(str(error)) from None
 
 
 def _records() -> Path:
@@ -92,22 +112,29 @@ class _HeldGpu:
         return float(self._limit)
 
     def _set(self, knob: str, option: str, undo: str) -> None:
-        # first what undoes it: whatever ends us meanwhile, the next session finds it
+        # first what undoes it: whatever ends us meanwhile, or nvidia-smi, the next session finds it
         self._keep({**self._undo, knob: undo})
         if said := self._nvidia_smi(option):
-            self._keep({known: back for known, back in self._undo.items() if known != knob})
+            self._forget(knob)
             raise _refused(f"nvidia-smi {option}: {said}")
 
     def give_back(self) -> str:
         """Why it could not be; empty where nothing holds it any more."""
         failed = []
         for knob, option in dict(self._undo).items():
-            if said := self._nvidia_smi(option):
+            try:
+                said = self._nvidia_smi(option)
+                if not said:
+                    self._limit = option.partition("=")[2] if knob == POWER_LIMIT else self._limit
+                    self._forget(knob)
+            except (EngineFailed, OSError) as error:
+                said = str(error)
+            if said:
                 failed.append(f"nvidia-smi {option}: {said}")
-            else:
-                self._keep({known: back for known, back in self._undo.items() if known != knob})
-                self._limit = option.partition("=")[2] if knob == POWER_LIMIT else self._limit
         return "; ".join(failed)
+
+    def _forget(self, knob: str) -> None:
+        self._keep({known: back for known, back in self._undo.items() if known != knob})
 
     def _keep(self, undo: Mapping[str, str]) -> None:
         self._undo = dict(undo)
@@ -118,12 +145,12 @@ class _HeldGpu:
             self._record.unlink(missing_ok=True)
 
     def _nvidia_smi(self, option: str) -> str:
-        """Why it did not; empty where it did."""
+        """Why it did not; empty where it did. EngineFailed where nobody knows."""
         command = ["nvidia-smi", f"--id={self.uuid}", option]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            return str(error)
+            raise _broken(str(error)) from None
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         if done.returncode:
             return lines[0] if lines else f"it ended with {done.returncode}"
@@ -138,6 +165,10 @@ def _equal(limit: str, watts: str) -> bool:
         return abs(float(limit) - float(watts)) < _EQUAL_W
     except ValueError:  # [N/A]
         return False
+
+
+def _broken(why: str) -> EngineFailed:
+    return EngineFailed(FailureCause("gpu-broken", 0, why, at_start=True))
 
 
 def _refused(why: str) -> EngineFailed:
