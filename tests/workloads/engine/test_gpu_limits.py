@@ -27,19 +27,21 @@ UUID = "GPU-84398e68-7bc8-980f-d824-f82cbe8ef16c"
 LOAD = {"input_tokens": 12, "output_tokens": 20, "requests": 12}
 # Stands for nvidia-smi 570 on an H200, in its words: what it was told last is in a file, as the driver has it.
 NVIDIA_SMI = f"""#!{sys.executable} -IS
-import json, pathlib, sys
+import json, os, pathlib, sys
 home = pathlib.Path(__file__).parent
-state = json.loads((home / "gpu.json").read_text())
+uuid = "{UUID}"[:-1] + os.environ.get("SLURM_PROCID", "c")  # every node has its own
+path = home / ("gpu.json" if uuid == "{UUID}" else uuid + ".json")
+state = json.loads(path.read_text() if path.exists() else (home / "start.json").read_text())
 name, bus = sys.argv[1:], "00000000:C1:00.0"
 with (home / "calls").open("a") as calls:
     calls.write(" ".join(name) + chr(10))
 said = dict(option.removeprefix("--").split("=", 1) if "=" in option else (option[2:], "") for option in name)
-facts = {{"uuid": "{UUID}", "power.limit": state["limit"], "power.default_limit": "700.00", "name": "NVIDIA H200",
+facts = {{"uuid": uuid, "power.limit": state["limit"], "power.default_limit": "700.00", "name": "NVIDIA H200",
          "memory.used": "500", "memory.total": "143771"}}
 if "query-gpu" in said:
     print(", ".join(facts[column] for column in said["query-gpu"].split(",")))
     sys.exit()
-if said.get("id") != "{UUID}":
+if said.get("id") != uuid:
     print("No devices were found"); sys.exit(6)
 if state["mood"] == "forbidden":
     print(f"Failed to set power management limit for GPU {{bus}}: Insufficient Permissions" if "power-limit" in said
@@ -61,18 +63,19 @@ elif "lock-gpu-clocks" in said:
 elif "reset-gpu-clocks" in said:
     state["clock"] = ""
 print("All done.")
-(home / "gpu.json").write_text(json.dumps(state))
+path.write_text(json.dumps(state))
 """
 
 
 class StandInGpu:
     def __init__(self, folder: Path) -> None:
-        self._state, self._calls = folder / "gpu.json", folder / "calls"
+        self._state, self._calls, self._folder = folder / "gpu.json", folder / "calls", folder
         self.set(limit="700.00", clock="", mood="willing")
 
     def set(self, **changes: str) -> None:
         known = json.loads(self._state.read_text()) if self._state.exists() else {}
         self._state.write_text(json.dumps(known | changes))
+        (self._folder / "start.json").write_text(json.dumps(known | changes))
 
     @property
     def limit(self) -> tuple[str, str]:
@@ -82,7 +85,11 @@ class StandInGpu:
     @property
     def told(self) -> list[str]:
         lines = self._calls.read_text().splitlines() if self._calls.exists() else []
-        return [line.removeprefix(f"--id={UUID} ") for line in lines if "query" not in line]
+        return [line.partition(" ")[2] for line in lines if "query" not in line]
+
+    @property
+    def limits_of_nodes(self) -> list[str]:
+        return [json.loads(path.read_text())["limit"] for path in sorted(self._folder.glob("GPU-*.json"))]
 
 
 @pytest.fixture
@@ -304,7 +311,7 @@ def test_each_of_several_nodes_holds_its_own(tmp_path: Path, gpu: StandInGpu, mo
     else:
         assert reading.metrics["successful_requests"] == 12, outcome
         assert gpu.told.count("--power-limit=500") == 2
-    assert gpu.limit == ("700.00", "")
+    assert gpu.limits_of_nodes == (["700.00", "700.00"] if mood == "willing" else [])
 
 
 def test_a_clock_that_was_not_kept_is_no_measurement_of_it(tmp_path: Path, gpu: StandInGpu) -> None:

@@ -50,11 +50,14 @@ def held_gpus(asked: Mapping[str, float | None]) -> Iterator[dict[str, dict[str,
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Who is asked to end while a limit is given back ends after that."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    asked: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGTERM, before)
+        if asked:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _gpus_if_any() -> list[_HeldGpu]:
