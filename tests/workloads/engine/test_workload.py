@@ -333,7 +333,7 @@ def test_requests_that_no_context_holds_are_named_before_anything_runs(tmp_path:
 
     assert not beyond(131_000)
     assert any(
-        "2 of 2 requests exceed the context of 131,072 tokens, and are refused by vLLM" in p for p in beyond(131_070)
+        "2 of 2 requests exceed the context of 131,072 tokens, and vLLM refuses them" in p for p in beyond(131_070)
     )
     assert any("the context of 4,096 tokens" in problem for problem in beyond(5000, max_model_len=4096))
     agents = study(tmp_path, "vllm-serve", {"tp": [1]}, model="llama-8b", traffic="sessions:agent", concurrency=2)

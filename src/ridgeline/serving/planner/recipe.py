@@ -47,7 +47,7 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.planner.study import START_S, beside
 from ridgeline.serving.traffic.requests import Slo
-from ridgeline.serving.traffic.traffic import Traffic, dataset_of, parse_traffic
+from ridgeline.serving.traffic.traffic import SHORTER, Traffic, beyond_context, dataset_of, parse_traffic
 from ridgeline.serving.twin.simulate import DoesNotFit, simulate
 
 _TWIN = "twin"
@@ -219,12 +219,8 @@ class _Case:
         said, context = f"traffic={self.given.get('traffic', 'sharegpt')}", self.shipped.context_tokens
         if self.traffic.has_sessions and not self.paced:
             raise InputError(f"{said}: turns wait for answers; give concurrency=, so many sessions at once")
-        if beyond := sum(tokens > context for tokens in self.request_tokens):
-            raise InputError(
-                f"{said}: {beyond:,} of {len(self.request_tokens):,} requests exceed the context of "
-                f"{self.shipped.name}, {context:,} tokens, and are refused by an engine; send shorter ones, or take a "
-                "model with a longer context"
-            )
+        if beyond := beyond_context(self.request_tokens, context):
+            raise InputError(f"{said}: {beyond}, and engines refuse them; {SHORTER}")
 
     @property
     def paced(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +39,7 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
+SHORTER = "send shorter ones, or take a model with a longer context"  # where requests exceed it
 # Each is kept to the end of a run; more would fill a laptop's memory.
 _MOST_REQUESTS = 10_000_000
 
@@ -291,6 +292,13 @@ def parse_traffic(
             "recording of sessions, or sessions:agent or sessions:chat; --concurrency is for single requests"
         )
     return sessions_at_once(traffic, sessions) if requests is None and sessions is not None else traffic
+
+
+def beyond_context(request_tokens: Collection[int], context: float) -> str:
+    """How many requests no server with this context takes; empty where it takes all."""
+    count = sum(tokens > context for tokens in request_tokens)
+    said = f"{count:,} of {len(request_tokens):,} requests exceed the context of {context:,.0f} tokens"
+    return said if count else ""
 
 
 def _refuse_two_paces(asked: Mapping[str, float | None]) -> None:

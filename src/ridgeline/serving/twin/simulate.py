@@ -31,6 +31,7 @@ from ridgeline.serving.traffic.traffic import (
     ClosedLoop,
     OpenLoop,
     Traffic,
+    beyond_context,
     lasting,
     no_collection,
 )
@@ -400,8 +401,7 @@ def within_context(traffic: Traffic, model: Model) -> tuple[Traffic, tuple[str, 
             "or choose a model with a longer context"
         )
     what = "are left out, as a server would refuse them" if recorded else "are cut to it"
-    count = f"{len(beyond):,} of {len(arrivals):,} requests"
-    cut = f"{count} exceed the context of {context:,} tokens and {what}"
+    cut = f"{beyond_context([a.input_tokens + a.output_tokens for a in arrivals], context)} and {what}"
     return replace(traffic, most_tokens=context), (*traffic.notes, cut)
 
 

@@ -49,6 +49,7 @@ from ridgeline.serving.hardware.cluster import Gpu, beyond_limits, held_to, load
 from ridgeline.serving.hardware.gpu_limits import LIMIT_KNOBS, NO_LIMITS, limits_at, wrong_limit
 from ridgeline.serving.model.config import load_model, model_from_text
 from ridgeline.serving.model.model import Model
+from ridgeline.serving.traffic.traffic import SHORTER, beyond_context
 from ridgeline.serving.workloads.engine.options import ENGINE_KNOB, EngineOptions
 from ridgeline.workloads.base import field_problems, metric_problems, names_read
 
@@ -169,7 +170,7 @@ class KnobNames:
         """Requests of one stated length that no engine takes."""
         stated = self._options.load.traffic.startswith("fixed:")
         if stated and not self._options.problems and (beyond := self._beyond_context(self._study.baseline)):
-            yield Problem(("workload", "traffic"), f"{beyond}; shorten them, or take a model with a longer context")
+            yield Problem(("workload", "traffic"), f"{beyond}; {SHORTER}")
 
     def _beyond_context(self, settings: Settings) -> str:
         model, values = known_model(self._options), self.values(settings)
@@ -177,9 +178,8 @@ class KnobNames:
         if not is_number(context):
             return ""
         sent = [a.input_tokens + a.output_tokens for a in self._options.load.recipe(paced=False).arrivals()]
-        beyond = sum(tokens > context for tokens in sent)
-        what = f"{beyond:,} of {len(sent):,} requests exceed the context of {context:,.0f} tokens, and are refused by "
-        return f"{what}{self._dialect.title or self._dialect.name}" if beyond else ""
+        beyond = beyond_context(sent, context)
+        return f"{beyond}, and {self._dialect.title or self._dialect.name} refuses them" if beyond else ""
 
     def load_remarks(self, settings: Settings) -> list[str]:
         """What of a recording is not sent, or not taken; and that nothing can serve more than it is sent, where the
