@@ -94,6 +94,31 @@ def test_vllms_host_works_through_its_requests_one_by_one():
     assert many - few == pytest.approx(100 * 40e-6)
 
 
+def prefill_times(engine: str, model: str, base: EngineSettings = DEFAULTS, **shape: int) -> StepTime:
+    layout, cluster = Layout(8, **NODE, **shape), make_cluster("h200", 1, 8)
+    found = load_model(model)
+    return StepTime(
+        found, cluster, layout, resolve(parse_engine(engine, base), found, cluster.gpu, layout, 10**6), PRIORS
+    )
+
+
+@pytest.mark.parametrize("engine", ["vllm:0.12.0", "vllm"])
+def test_prompts_that_no_graph_of_vllm_holds_are_launched_kernel_by_kernel(engine: str):
+    """Its graphs are for so many tokens, up to 512 where nobody asks for more."""
+    usual, larger = (
+        prefill_times(engine, "minimax-m2.5", replace(DEFAULTS, cuda_graph_max_bs=graph)) for graph in (None, 1024)
+    )
+
+    def pass_s(times: StepTime, tokens: int, decoding: int) -> float:
+        return times.mixed_s(tokens, tokens * tokens / 2, 1, tokens, decoding, 1000.0 * decoding)
+
+    for few, many, decoding in ((500, 600, 0), (400, 500, 100)):
+        assert pass_s(usual, many, decoding) > 2 * pass_s(usual, few, decoding)
+        assert pass_s(larger, many, decoding) < 1.3 * pass_s(larger, few, decoding)
+    long = (8192, 8192 * 4096.0, 1, 8192)  # more for the GPU than for the host
+    assert usual.prefill_s(*long) < 1.05 * larger.prefill_s(*long)
+
+
 def test_sglang_ships_tiles_for_small_batches_of_deepseek_on_hopper():
     def tile(engine: str, gpu: str, model: str = "deepseek-r1") -> float:
         return expert_rate(load_model(model), load_gpu(gpu), applied_by(engine, model, gpu)).tile

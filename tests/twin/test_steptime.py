@@ -237,6 +237,7 @@ def test_times_kept_from_another_setting_are_those_worked_out_anew(name: str, dr
         "engine": "vllm",
         "kernel_set": "sglang-0.5.10",
         "graph_max_bs": 0,
+        "prefill_graph_tokens": 0.0,
         "drafting": drafting("EAGLE", 6, 5, 1),
         "experts": "uniform",
         "eviction": "lfu",

@@ -57,7 +57,7 @@ TWIN = ROOT / "src" / "ridgeline" / "serving" / "twin"
         f"per layer {priors.LAYER_OPS}, +{priors.MLA_OPS} MLA, +{priors.MOE_OPS} MoE, +{priors.QUANTISE_OPS} FP8",
         f"+{priors.INDEX_OPS} indexer, +{priors.STATE_OPS} state",
         f"{priors.HOST_STEP_S * 1e3:g} ms a step and {SGLANG.costs.request_s * 1e6:g} us a request",
-        f"without a CUDA graph {priors.HOST_OP_S * 1e6:g} us more",
+        f"without a CUDA graph {SGLANG.costs.launch_s * 1e6:g} us more (vLLM {VLLM.costs.launch_s * 1e6:g} us)",
         f"h x {priors.AGREE_S * 1e3:g} ms",
         f"bubble {priors.PIPELINE_BUBBLE:g}",
         f"{collectives.DELAY_BETWEEN_S * 1e6:g} us + 2 port latencies + {collectives.PROTOCOL_CHANGE_S * 1e6:g} us",

@@ -138,6 +138,7 @@ class Applied:
     drafting: Drafting
     page_size: int
     engine: str = USUAL_ENGINE
+    prefill_graph_tokens: float = math.inf  # of a rank and micro-batch, up to which graphs hold a pass with prompts
     mixed: bool = False  # prompts and decode tokens share a step: always with vLLM, with SGLang's mixed chunk
     recv_interval: int = 1
     dealt_in_turn: bool = False
@@ -172,6 +173,7 @@ class EngineDefaults:
     host_tier_by_ratio: bool = True  # a tier in host memory may be so many KV pools
     finds_sent_back: bool = False  # who is sent back out of a full pool leaves all its KV in the prefix cache
     pulls_kv: bool = False  # its decode role reads KV that was computed; others have room before it is
+    graphs_by_tokens: bool = False  # a graph is for so many tokens, of prompts or not, and the largest is the decode's
     least_page: int = 1  # tokens of a page of KV, where nobody asks for a larger one
     deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
 
@@ -260,12 +262,14 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
     if model.state_bytes_per_request and pool_tokens > 1:
         running = min(running, state_slots(model, layout, pool_tokens) * layout.attn_dp)
     graph, prefill_graph = settings.cuda_graph_max_bs, settings.prefill_graph
+    graph = own.graph_max_bs(settings, gpu, layout) if graph is None else graph
     return Applied(
         backend=settings.attention_backend or own.backend(model, gpu, layout),
         # attention DP and pipeline stages each divide the limit; a rank keeps at least one
         running_limit=max(running, layout.attn_dp * layout.pp),
-        graph_max_bs=own.graph_max_bs(settings, gpu, layout) if graph is None else graph,
+        graph_max_bs=graph,
         prefill_graph=own.prefill_graph(settings, model) if prefill_graph is None else prefill_graph,
+        prefill_graph_tokens=graph if own.graphs_by_tokens else math.inf,
         # attention DP divides the chunk among its ranks; every pipeline stage works on a chunk of its own
         chunk_tokens=max(chunk, layout.attn_dp) * layout.pp,
         max_prefill_tokens=max(settings.max_prefill_tokens, chunk) * layout.pp,

@@ -23,11 +23,8 @@ LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS, INDEX_OPS, STATE_OPS = 11, 8, 12, 6, 
 # On Blackwell, as far as we know, routing, both products and the sum over experts are one call of DeepSeek's and of FP4
 # mixtures.
 ONE_CALL_MOE_OPS = 5
-# Python, dispatch and launch of one such operation without a graph, in decode steps and in prefill rounds: 80 to 100 us
-# in our H200 logs and half of that on faster hosts.
-HOST_OP_S = 65e-6
-# Scheduling, sampling and detokenising of one iteration; overlapped with the GPU. What each request adds to it, and
-# what the processes in front of an engine take, are costs of that engine (`HostCosts` of its home).
+# Scheduling, sampling and detokenising of one iteration; overlapped with the GPU. What each request adds to it, what
+# launching a kernel and what the processes in front of an engine take are costs of that engine (`HostCosts` of its home).
 HOST_STEP_S = 2.0e-3
 TOKENISE_S = 2e-6  # a token of a prompt
 # Attention-DP ranks agree on every batch through the CPUs, and each waits for the slowest scheduler; nothing hides it.

@@ -49,7 +49,6 @@ from ridgeline.serving.twin.priors import (
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
     FILLED_PEAK,
-    HOST_OP_S,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
     PLANNED_BACKENDS,
@@ -101,15 +100,17 @@ class StepTime:
         self._caps = tuple(cap for cap, _ in self._contexts if cap < math.inf)
         self._pair_costs = prefill_attention(model, layout, self.gpu, applied, factors)
         self._state_row_s, self._state_token_s = state_costs(model, layout, self.gpu, applied, factors)
-        self._request_s = engine_named(applied.engine).costs.request_s
+        costs = engine_named(applied.engine).costs
+        self._request_s = costs.request_s
         kernel_settings = tuple(getattr(applied, name) for name in _KERNEL_SETTINGS)
         of_kernels = replace(factors, prefill_host=1.0, decode=1.0, prefill=1.0, front_end=1.0)
         self._decode_sums, self._prefill_sums = _known_sums(model, cluster, layout, of_kernels, kernel_settings)
         self._decode_lines: dict[tuple[int, int], tuple[float, float, float]] = {}
         self._largest_in_graph = applied.graph_max_bs * layout.attn_dp * layout.pp  # a graph holds a rank's batch
         launched = kernels(model, layout, self.gpu)
-        self._launch_s = launched * HOST_OP_S  # the host's time for a pass without a graph
-        self._prefill_launch_s = 0.0 if applied.prefill_graph else self._launch_s * factors.prefill_host
+        self._launch_s = launched * costs.launch_s  # the host's time for a pass without a graph
+        self._eager_prefill_s = self._launch_s * factors.prefill_host
+        self._graph_rows = applied.prefill_graph_tokens if applied.prefill_graph else 0.0
         self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
         self._elementwise = self._elementwise_bytes()
         self._normed_layers = sum(n for kind, n in model.attentions if kind.norm_over_heads)
@@ -175,7 +176,7 @@ class StepTime:
         if fixed_s is None:
             terms = self._prefill_terms(tokens, sequences, largest)
             fixed_s = self._prefill_sums[key] = sum(t.seconds for t in terms)
-        schedule_s, launch_s = self._prefill_schedule_s(sequences), self._prefill_launch_s
+        schedule_s, launch_s = self._prefill_schedule_s(sequences), self._prefill_launch_s(tokens, largest)
         gpu_s = (fixed_s + self._pairs_s(tokens, pairs, largest)) * self._prefill_stretch
         if self.counted:
             return self._agree_s + gpu_s + schedule_s + launch_s
@@ -187,24 +188,27 @@ class StepTime:
     def mixed_s(self, tokens: int, pairs: float, sequences: int, largest: int, batch: int, context: float) -> float:
         """One step that computes `tokens` of prompts and decodes `batch` requests that hold `context` tokens."""
         terms = self._prefill_terms(tokens + batch, sequences + batch, largest)
-        host_s = self._prefill_schedule_s(sequences + batch) + self._prefill_launch_s
+        schedule_s = self._prefill_schedule_s(sequences + batch)
+        launch_s = self._prefill_launch_s(tokens + batch, largest)
         gpu_s = sum(t.seconds for t in terms) + self._pairs_s(tokens, pairs, largest)
         gpu_s += sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
         gpu_s *= (tokens * self._prefill_stretch + batch * self._decode_stretch) / (tokens + batch)
-        return self._agree_s + (max(gpu_s, host_s) if self.applied.overlap else gpu_s + host_s)
+        if not self.applied.overlap:  # the GPU works on what was launched while the rest is launched
+            return self._agree_s + schedule_s + max(gpu_s, launch_s)
+        return self._agree_s + max(gpu_s, schedule_s + launch_s)
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
         terms = self._prefill_terms(tokens, sequences, largest)
-        schedule_s, launch_s = self._prefill_schedule_s(sequences), self._prefill_launch_s
+        schedule_s, launch_s = self._prefill_schedule_s(sequences), self._prefill_launch_s(tokens, largest)
         terms.append(Term("attention among new tokens", self._pairs_s(tokens, pairs, largest), "compute"))
         terms = [t._replace(seconds=t.seconds * self.factors.prefill) for t in terms]
         if self.counted:
             waited = Term("host, which waits for token counts in every layer", schedule_s + launch_s, "host")
             return self._agreed([*terms, waited])
         if not self.applied.overlap:
-            terms = self._with_host(terms, launch_s, graph=self.applied.prefill_graph)
+            terms = self._with_host(terms, launch_s, graph=not launch_s)
             return self._agreed([*terms, Term(_UNHIDDEN, schedule_s, "host")])
-        return self._agreed(self._with_host(terms, schedule_s + launch_s, graph=self.applied.prefill_graph))
+        return self._agreed(self._with_host(terms, schedule_s + launch_s, graph=not launch_s))
 
     # -- what a step asks of the parts of a GPU ---------------------------------------------------------------------
 
@@ -315,6 +319,10 @@ class StepTime:
     def _prefill_schedule_s(self, sequences: int) -> float:
         """The host's part beside launching what no graph holds."""
         return (HOST_STEP_S + sequences * self._request_s) * self.factors.prefill_host
+
+    def _prefill_launch_s(self, tokens: int, largest: int) -> float:
+        """The host's time to launch what no graph holds."""
+        return 0.0 if self._rank_rows(tokens, largest) <= self._graph_rows else self._eager_prefill_s
 
     def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> list[Term]:
         micro = tokens / self.layout.pp

@@ -37,7 +37,7 @@ class VllmDefaults(EngineDefaults):
     current = (0, 32)
     oldest = (0, 8)  # the V1 scheduler came on by default
     least_page = 16
-    finds_sent_back = pulls_kv = True
+    finds_sent_back = pulls_kv = graphs_by_tokens = True
     host_tier_by_ratio = False
 
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
@@ -54,7 +54,7 @@ class VllmDefaults(EngineDefaults):
         return _GRAPHS
 
     def prefill_graph(self, settings: EngineSettings, model: Model) -> bool:
-        return True  # compiled as a whole, launched in a few pieces
+        return True  # in pieces, between which attention is launched
 
     def overlaps(self, settings: EngineSettings) -> bool:
         return settings.version >= _OVERLAP_SINCE if settings.overlap is None else settings.overlap
