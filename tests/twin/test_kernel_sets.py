@@ -119,6 +119,19 @@ def test_prompts_that_no_graph_of_vllm_holds_are_launched_kernel_by_kernel(engin
     assert usual.prefill_s(*long) < 1.05 * larger.prefill_s(*long)
 
 
+def test_copies_of_other_expert_ranks_cross_the_memory_unless_each_rank_gets_its_own():
+    rate = kernels_of(load_gpu("h200"), "vllm").experts("fp8")
+    assert rate.crossings(8, 8) == 8 * rate.moved
+    assert rate.crossings(1, 8) > 2 * rate.crossings(1, 1)
+    wide = (2 * 4096 + 4 * 1536) * 2 * len(load_model("qwen3-235b-a22b").moe_layers)
+    by_all_to_all, by_all_reduce = (
+        prefill_times("sglang", "qwen3-235b-a22b", ep=8, attn_dp=groups)._elementwise[1] for groups in (8, 1)
+    )
+    rate = kernels_of(load_gpu("h200")).experts("bf16")
+    assert by_all_to_all == pytest.approx(rate.moved * wide)
+    assert by_all_reduce == pytest.approx((rate.moved + 7 * rate.passed) * wide)
+
+
 def test_sglang_ships_tiles_for_small_batches_of_deepseek_on_hopper():
     def tile(engine: str, gpu: str, model: str = "deepseek-r1") -> float:
         return expert_rate(load_model(model), load_gpu(gpu), applied_by(engine, model, gpu)).tile

@@ -23,8 +23,9 @@ LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS, INDEX_OPS, STATE_OPS = 11, 8, 12, 6, 
 # On Blackwell, as far as we know, routing, both products and the sum over experts are one call of DeepSeek's and of FP4
 # mixtures.
 ONE_CALL_MOE_OPS = 5
-# Scheduling, sampling and detokenising of one iteration; overlapped with the GPU. What each request adds to it, what
-# launching a kernel and what the processes in front of an engine take are costs of that engine (`HostCosts` of its home).
+# Scheduling, sampling and detokenising of one iteration; overlapped with the GPU. What each request adds to it, the
+# launch of a kernel without a graph, and what the processes in front of an engine take, are costs of that engine
+# (`HostCosts` of its home).
 HOST_STEP_S = 2.0e-3
 TOKENISE_S = 2e-6  # a token of a prompt
 # Attention-DP ranks agree on every batch through the CPUs, and each waits for the slowest scheduler; nothing hides it.

@@ -49,10 +49,18 @@ class ExpertRate:
     tile: float
     moved: float  # how often the activations of a routed copy cross the memory
     ramp: float = 0.0  # columns of an expert on a rank at which half of the peak's share is reached
+    passed: float = 0.0  # how often those of a copy do that another expert rank computes
 
     def widened(self, columns: Any) -> Any:
         """The share of its peak that products of so many columns reach."""
         return columns / (columns + self.ramp)
+
+    def crossings(self, routed: Any, copies: Any) -> Any:
+        """How often activations as wide as a copy's cross the memory of a rank that computes `routed` of all `copies`.
+
+        Kernels keep rows for copies of other ranks, too, fill them with zeros and add these up (vllm PR 58051).
+        """
+        return routed * self.moved + (copies - routed) * self.passed
 
     def rows(self, routed: Any, asked: Any) -> Any:
         """Rows that are computed for `routed` copies of tokens on `asked` experts."""
@@ -88,7 +96,9 @@ class Kernels:
 
     def experts(self, dtype: str) -> ExpertRate:
         row = _row(self._rows["experts"], dtype)
-        return ExpertRate(_rate(row), float(row["tile"]), float(row["moved"]), float(row["ramp"]))
+        return ExpertRate(
+            _rate(row), float(row["tile"]), float(row["moved"]), float(row["ramp"]), row.get("passed", 0.0)
+        )
 
     def decode(self, backend: str, *, mla: bool) -> Rate:
         return _rate(_row(self._rows["mla_decode" if mla else "decode"], _UNMEASURED.get(backend, backend)))

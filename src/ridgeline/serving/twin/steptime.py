@@ -112,12 +112,12 @@ class StepTime:
         self._eager_prefill_s = self._launch_s * factors.prefill_host
         self._graph_rows = applied.prefill_graph_tokens if applied.prefill_graph else 0.0
         self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
-        self._elementwise = self._elementwise_bytes()
         self._normed_layers = sum(n for kind, n in model.attentions if kind.norm_over_heads)
         # DeepEP's normal mode makes the host wait for the GPU in every layer, so that their times add up
         # (vLLM gathers and scatters instead, unless it is told otherwise)
         deepep = layout.ep > 1 and layout.attn_dp > 1 and defaults_of(applied.engine).deepep
         self.counted = deepep and model.experts is not None
+        self._elementwise = self._elementwise_bytes()
         # how long attention-DP ranks on several nodes take to agree on a batch, on top of everything else; public rows
         # of 48 and 72 ranks behind one NVLink switch show nothing of it
         apart = layout.attn_dp > 1 and self.network.nodes_of(layout.tp) > 1
@@ -384,8 +384,10 @@ class StepTime:
         m, layout = self.model, self.layout
         every = len(m.dense_layers) * 4 * m.ffn_width * 2 / layout.tp
         if m.experts is not None:
-            # each rank gathers and sums every routed copy it computes, hidden wide; only EP divides them
-            copies = m.experts.per_token / layout.ep * self._experts.moved
+            # each rank gathers and sums every routed copy it computes, hidden wide; only EP divides them. Copies that
+            # other ranks compute are left out where an all-to-all brings each rank its own
+            mine = m.experts.per_token / layout.ep
+            copies = self._experts.crossings(mine, mine if self.counted else m.experts.per_token)
             every += copies * len(m.moe_layers) * (2 * m.hidden + 4 * m.experts.width * layout.ep / layout.tp) * 2
         return m.half_layers / 2 * ELEMENTWISE_PASSES * m.hidden * 2, every
 
