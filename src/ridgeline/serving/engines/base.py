@@ -217,8 +217,8 @@ class HostCosts:
     intake_s: float = 0.0  # each request
     send_s: float = 0.0  # each message to a user: a token, or as many as --stream-interval says
     computed_s: float = 0.0  # each token of a prompt that no cache has, besides handing it over
-    # Python, dispatch and launch of one kernel without a graph: 80 to 100 us in our H200 logs of SGLang, half of that on
-    # faster hosts
+    # Python, dispatch and launch of one kernel without a graph: 80 to 100 us in our H200 logs of SGLang, half of that
+    # on faster hosts
     launch_s: float = 65e-6
 
 
