@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +30,10 @@ _FOREIGN = (
 for _name in [name for name in os.environ if name.startswith(_FOREIGN)]:
     del os.environ[_name]
 os.environ["LANG"] = "C.UTF-8"
+
+# a shell that starts tests in the background has them, and all that they start, ignore the interrupts that some send
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # somebody else's package: its tests run where it is installed, by test_plugin_package.py
 collect_ignore = ["plugin_package"]
