@@ -309,6 +309,7 @@ def test_metrics_count_requests_and_tokens_as_sglang_names_them() -> None:
         assert metric(running, "sglang:prompt_tokens_total") == 12
         assert metric(running, "sglang:generation_tokens_total") == 15
         assert metric(running, "sglang:time_to_first_token_seconds_count") == 3
+        assert metric(running, "sglang:inter_token_latency_seconds_count") == 12
         assert metric(running, "sglang:num_running_reqs") == 0
 
 
