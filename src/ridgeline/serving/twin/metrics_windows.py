@@ -30,7 +30,7 @@ from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop, Traffic
 from ridgeline.serving.twin.fit import RUN_NOISE
 from ridgeline.serving.twin.measured import METRICS, Measured
 from ridgeline.serving.twin.metrics_pages import PLAIN, Figure, MetricsPages, read_pages
-from ridgeline.serving.twin.served_runs import StatedServer, deployment_of
+from ridgeline.serving.twin.served_runs import StatedServer, deployment_of, model_note
 from ridgeline.serving.twin.simulate import simulate
 from ridgeline.stats.wording import count
 
@@ -260,6 +260,7 @@ def _row(
     names, model = engine.metrics, "".join(pages.named("model_name"))
     run = BenchRun("metrics", pages.source, model=model, server={"engine": engine.name, **pages.server})
     deployment = deployment_of(run, stated)
+    left_out += [note] if (note := model_note(run, deployment.model)) else []
     first = window.of(f"{names.ttft}_count")
     kept_up = _traffic(window, names)
     by_itself = replace(kept_up, lengths=_alone(kept_up.lengths), pace=OpenLoop(first / window.lasts_s))

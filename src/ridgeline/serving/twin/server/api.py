@@ -30,10 +30,12 @@ _ERRORS = {400: "BadRequestError", 401: "AuthenticationError", 503: "ServiceUnav
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What the server says of itself. `api` is sglang or vllm; `role` null, prefill or decode, as SGLang says it."""
+    """What the server says of itself. `api` is sglang or vllm, and `engine` the one that it computes; `role` null,
+    prefill or decode, as SGLang says it."""
 
     model: str
     api: str
+    engine: str
     version: str
     role: str
     tp: int
@@ -269,6 +271,7 @@ class Api:
                 "max_total_num_tokens": facts.pool_tokens,
                 "version": facts.version,
                 "ridgeline_twin": True,
+                "engine": facts.engine,
             },
         )
 
