@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, NothingFound
 from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.measurement import unit_of
 from ridgeline.records.request import takes
@@ -347,17 +347,17 @@ def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longe
     return Choice(number + 1, option, on_front, point, verification_study(option, traffic, asked))
 
 
-def _nothing_fits(question: PlanQuestion, longest: int) -> InputError:
+def _nothing_fits(question: PlanQuestion, longest: int) -> NothingFound:
     """The widest engine there is, why it does not fit, and what would."""
     cluster, model = question.cluster, question.model
     size = cluster.node.gpus
     layout = Layout(tp=size, pp=cluster.nodes, nodes=cluster.nodes, gpus_per_node=size)
     plan_ = roomiest_plan(model, cluster.gpu, layout, question.settings)
     if plan_.fits and plan_.kv_tokens_per_rank < longest:
-        return InputError(
+        return NothingFound(
             f"{model.name} fits {cluster}, but a request of {longest:,} tokens does not fit its KV pool of "
             f"{plan_.kv_tokens_per_rank:,}; send shorter requests or use more GPUs"
         )
     nearest = nearest_fits(model, cluster, layout, replace(question.settings, mem_fraction=None), plan_)
     remedy = f"\n  nearest that fits: {'; '.join(nearest)}" if nearest else ""
-    return InputError(f"{model.name} does not fit {cluster} in any layout: {plan_.reason}{remedy}")
+    return NothingFound(f"{model.name} does not fit {cluster} in any layout: {plan_.reason}{remedy}")
