@@ -147,10 +147,10 @@ def page(rows: Sequence[BoardRow]) -> tuple[str, dict[str, str]]:
         "inside: the share of measurements that the interval holds. aiconfigurator 0.12 is asked about rows where one "
         "engine does both phases, and compared on those that it answers.",
         "To predict all rows of a line again: "
-        '`python benchmarks/twin/gate.py "$EVIDENCE" --match "vllm h200 llama-8b"`, with the line\'s own words. EVIDENCE is '
-        "a folder of the rows as their sources publish them, laid out as the head of gate.py says; the repository does "
-        "not ship it. Rows of own, offline, colocated and split are in `benchmarks/twin/measured`, and their commands "
-        "run in a checkout as they stand.",
+        '`python benchmarks/twin/gate.py "$EVIDENCE" --match "vllm h200 llama-8b"`, with the words of that line. '
+        "EVIDENCE is a folder of the rows as their sources publish them, laid out as the head of gate.py says; the "
+        "repository does not ship it. Rows of own, offline, colocated and split are in `benchmarks/twin/measured`, and "
+        "their commands run in a checkout as they stand.",
         *(part for figure, mine in by_figure.items() for part in _cells(mine, figure)),
         "## Worst rows",
         *(part for figure, mine in by_figure.items() for part in _worst(mine, figure)),

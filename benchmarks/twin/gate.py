@@ -3,9 +3,10 @@
     python benchmarks/twin/gate.py EVIDENCE [--sample 4] [--only board,served] [--save FILE] [--against FILE]
     python benchmarks/twin/gate.py --only split --match "disaggregated.csv:17 ttft_s"
 
-`--match` predicts the rows that it names again, and prints each. EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, llm-d-llama70b-h100.csv, ml-energy.csv,
-per-request/, agentic/, traces/); rows of llm-d that doubt.py finds doubtful are named and left out. The
-calibrated sets (own, offline, colocated, split) are read from `measured/` beside this file and need no EVIDENCE. `--sample N` takes every N-th row of each site of the board.
+EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, llm-d-llama70b-h100.csv, ml-energy.csv,
+per-request/, agentic/, traces/); rows of llm-d that doubt.py finds doubtful are named and left out. The sets own,
+offline, colocated and split need none: they are read from `measured/` beside this file. `--match` predicts the rows
+that it names, and prints each. `--sample N` takes every N-th row of each site of the board.
 `--against` compares the rows that both runs have, set by set, names every figure that got worse by more than two
 points, and ends with 1 if there is one.
 

@@ -62,9 +62,7 @@ def test_a_rows_command_prints_its_prediction_as_the_board_has_it():
     ran = subprocess.run([sys.executable, script, *words], cwd=ROOT, capture_output=True, text=True, check=True)
     start = f"{row.set}, {row.row}, {row.figure}: "
     (said,) = (line.removeprefix(start) for line in ran.stdout.splitlines() if line.startswith(start))
-    assert said == (
-        f"measured {row.measured:,.4g}, predicted {row.predicted:,.4g} ({row.low:,.3g} to {row.high:,.3g})"
-    )
+    assert said == (f"measured {row.measured:,.4g}, predicted {row.predicted:,.4g} ({row.low:,.3g} to {row.high:,.3g})")
 
 
 def test_the_table_is_read_as_it_was_written(tmp_path: Path):

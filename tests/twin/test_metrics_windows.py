@@ -18,8 +18,8 @@ from ridgeline.serving.twin.calibration import Calibration, Factors
 from ridgeline.serving.twin.measured import METRICS, Measured
 from ridgeline.serving.twin.metrics_pages import is_pages, read_pages
 from ridgeline.serving.twin.metrics_windows import read_windows
-from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.serving.twin.served_runs import StatedServer, load_of
+from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.serving.twin.simulate import simulate
 from tests.twin import deployments as make
 from tests.twin.metric_pages import NINE_S, TIMES_S, histogram, of_run, page, scraped
@@ -228,8 +228,8 @@ def test_the_twins_own_server_can_be_calibrated_from() -> None:
     for name in ("sglang", "vllm"):
         text = metrics_text(name, "m", counters, Gauges(2, 3, 40, 100, 1.0, 0, 0.0, 7))
         names = engine_named(name).metrics
-        for histogram in (names.ttft, names.itl, names.e2e):
-            assert f'{histogram}_sum{{model_name="m"}} 0.' in text
+        for of_times in (names.ttft, names.itl, names.e2e):
+            assert f'{of_times}_sum{{model_name="m"}} 0.' in text
         assert text.count(f"{names.itl}_count{{") == 1
 
 

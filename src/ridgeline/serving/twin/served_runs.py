@@ -164,7 +164,9 @@ def _engine(run: BenchRun, stated: StatedServer) -> EngineSettings:
         text = f"{named}:{version}" if version[:1].isdigit() else named
     found, said = parse_engine(text.partition("+")[0], EngineSettings()), run.server.get("engine")
     if said and said != found.engine:
-        raise InputError(f"{run.source}: of {said}, and --engine says {found.engine}; leave --engine out, or name {said}")
+        raise InputError(
+            f"{run.source}: measured on {said}, but --engine says {found.engine}; leave --engine out or name {said}"
+        )
     return found
 
 
