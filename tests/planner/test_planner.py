@@ -460,6 +460,14 @@ def test_what_fits_nowhere_is_an_answer_and_not_a_wrong_question(arguments, matc
     assert found.value.exit_code == 1
 
 
+def test_no_choice_is_there_twice() -> None:
+    """At a rate that few GPUs keep, splits of two and of four shrink to the same one."""
+    words = {"slos": ["ttft_p95_ms=500", "tpot_p95_ms=20"], "rate_s": 20.0, "goal": "energy"}
+    plan = answer_plan("llama-8b", "h200@500W", 1, 4, "fixed:1024:128", **words)
+    told = [(c.option.scheme.layout, c.study.partition("space:")[2]) for c in plan.choices]
+    assert len(told) > 3 and len({*told}) == len(told)
+
+
 def test_limits_nobody_can_keep_are_said_to_be_broken() -> None:
     plan = answer_plan("llama-8b", "h100", 1, 2, "fixed:200:50", slos=["ttft_p95_ms=0.01"], rate_s=5)
     assert all(not c.option.meets for c in plan.choices)

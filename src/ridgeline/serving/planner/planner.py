@@ -282,7 +282,9 @@ def answer_plan(asked: PlanRequest) -> Plan:
     least_energy = asked.goal == ENERGY
     found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s, every=least_energy)
     found += [tried(s, traffic) for s in asked_for]
-    options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None, least_energy=least_energy))
+    ranked = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None, least_energy=least_energy))
+    # what a rate needs of two sizes of a split may be the same few GPUs
+    options = [o for n, o in enumerate(ranked) if o.scheme not in [before.scheme for before in ranked[:n]]]
     verdict = verdict_on(options)
     options = _without_doubtful_splits(options, verdict)
     options = [o for n, o in enumerate(options) if n < asked.top or o.scheme.layout in kept]
