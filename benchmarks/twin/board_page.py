@@ -27,6 +27,8 @@ FIGURES = ("TPOT", "TTFT")
 WORST = 20  # rows of each figure that are named
 # sources that state no licence: judged with in the gate, not shipped
 NOT_SHIPPED = ("rate-driven", "energy")
+# sets whose rows lie in measured/
+SHIPPED = ("own", "offline", "colocated", "split")
 SOURCES = (
     ("board, split, drafted", "InferenceX sweeps as ai-dynamo/aiconfigurator 0.12 publishes them", "Apache-2.0"),
     ("agents", "SemiAnalysisAI/InferenceX, experimental/multiturn", "Apache-2.0"),
@@ -143,9 +145,12 @@ def page(rows: Sequence[BoardRow]) -> tuple[str, dict[str, str]]:
         "machine: [board.csv](../benchmarks/twin/board.csv).",
         "Medians of |predicted / measured - 1|, the worst first; bias: by how much the median is too high or too low; "
         "inside: the share of measurements that the interval holds. aiconfigurator 0.12 is asked about rows where one "
-        "engine does both phases, and compared on those that it answers. "
-        'To make a line again: `python benchmarks/twin/gate.py EVIDENCE --match "vllm h200 llama-8b"`, or a part of a '
-        "row's name.",
+        "engine does both phases, and compared on those that it answers.",
+        "To predict all rows of a line again: "
+        '`python benchmarks/twin/gate.py "$EVIDENCE" --match "vllm h200 llama-8b"`, with the words of that line. '
+        "EVIDENCE is a folder of the rows as their sources publish them, laid out as the head of gate.py says; the "
+        "repository does not ship it. Rows of own, offline, colocated and split are in `benchmarks/twin/measured`, and "
+        "their commands run in a checkout as they stand.",
         *(part for figure, mine in by_figure.items() for part in _cells(mine, figure)),
         "## Worst rows",
         *(part for figure, mine in by_figure.items() for part in _worst(mine, figure)),
@@ -159,8 +164,8 @@ def page(rows: Sequence[BoardRow]) -> tuple[str, dict[str, str]]:
         f"The gate also holds rows whose sources state no licence ({', '.join(NOT_SHIPPED)}); they are not published "
         "here.",
         "## Make it again",
-        "    python benchmarks/twin/gate.py EVIDENCE --save now.json\n"
-        "    python benchmarks/twin/board_page.py now.json --peer EVIDENCE/public/serving-rows.csv\n"
+        "    python benchmarks/twin/gate.py $EVIDENCE --save now.json\n"
+        "    python benchmarks/twin/board_page.py now.json --peer $EVIDENCE/public/serving-rows.csv\n"
         "    scripts/docs-site",
     ]
     return "\n\n".join(parts) + "\n", drawings
@@ -188,15 +193,22 @@ def _worst(rows: Sequence[BoardRow], figure: str) -> Iterator[str]:
     yield f"### {figure}"
     farthest = sorted(rows, key=lambda row: -max(row.ratio, 1 / row.ratio))[:WORST]
     yield _table(
-        ("measured, ms", "twin", "90%", "inside", "aiconfigurator", "set", "match"),
+        ("measured, ms", "twin", "90%", "inside", "aiconfigurator", "set", "to predict it again"),
         [
             [
                 f"{row.measured:,.4g}", f"{row.predicted:,.4g}", f"{row.low:,.3g} to {row.high:,.3g}",
-                "yes" if row.inside else "no", f"{row.peer:,.4g}" if row.peer else "", row.set, f"`{row.row}`",
+                "yes" if row.inside else "no", f"{row.peer:,.4g}" if row.peer else "", row.set, f"`{again(row)}`",
             ]
             for row in farthest
         ],
     )  # fmt: skip
+
+
+def again(row: BoardRow) -> str:
+    """The command that prints this row's prediction."""
+    kind = row.set.partition(",")[0]
+    evidence = "" if kind in SHIPPED else '"$EVIDENCE" '
+    return f'python benchmarks/twin/gate.py {evidence}--only {kind} --match "{row.row}"'
 
 
 def _set(key: tuple[str, ...], mine: Sequence[BoardRow]) -> list[str]:

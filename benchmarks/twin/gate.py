@@ -1,10 +1,12 @@
 """One table over all evidence: what the twin predicts beside what was measured, and what a change made worse.
 
     python benchmarks/twin/gate.py EVIDENCE [--sample 4] [--only board,served] [--save FILE] [--against FILE]
+    python benchmarks/twin/gate.py --only split --match "disaggregated.csv:17 ttft_s"
 
 EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, llm-d-llama70b-h100.csv, ml-energy.csv,
-per-request/, agentic/, traces/); rows of llm-d that doubt.py finds doubtful are named and left out. The
-calibrated sets are read from `measured/` beside this file. `--sample N` takes every N-th row of each site of the board.
+per-request/, agentic/, traces/); rows of llm-d that doubt.py finds doubtful are named and left out. The sets own,
+offline, colocated and split need none: they are read from `measured/` beside this file. `--match` predicts the rows
+that it names, and prints each. `--sample N` takes every N-th row of each site of the board.
 `--against` compares the rows that both runs have, set by set, names every figure that got worse by more than two
 points, and ends with 1 if there is one.
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import json
 import statistics
 import sys
@@ -79,7 +82,7 @@ class Point:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("evidence", type=Path)
+    parser.add_argument("evidence", type=Path, nargs="?", default=HERE)
     parser.add_argument("--measured", type=Path, default=HERE / "measured")
     parser.add_argument("--sample", type=int, default=1, help="every N-th row of each site of the board")
     parser.add_argument("--match", default="", help="only rows with all these words in engine, GPU, model or name")
@@ -94,6 +97,10 @@ def main() -> None:
     points = [p for name in chosen for p in SETS[name](options) if _matches(options, p.engine, p.gpu, p.model, p.row)]
     if options.save:
         options.save.write_text(json.dumps([asdict(p) for p in points]))
+    for p in points if options.match else ():
+        low, high = p.bounds["stated"]
+        print(f"{p.set}, {p.row}, {p.figure}: measured {p.measured:,.4g}, ", end="")
+        print(f"predicted {p.predicted:,.4g} ({low:,.3g} to {high:,.3g})")
     print(table(points, _set_of))
     print("\nby engine, rows of one engine for both phases that nobody calibrated\n")
     print(table([p for p in points if p.set in ("board", "rate-driven", "per-request", "served")], _cell_of))
@@ -235,13 +242,18 @@ def _matches(options: argparse.Namespace, *names: str) -> bool:
     return all(word in " ".join(names) for word in options.match.split())
 
 
+def _wanted(options: argparse.Namespace, deployment: Deployment, *rows: str) -> bool:
+    """Asked before a simulation: whether one of these rows of it matches."""
+    return any(_matches(options, *_names(deployment), row) for row in rows)
+
+
 # -- the board: rows of other people's sweeps -------------------------------------------------------------------------
 
 
 def _board(options: argparse.Namespace) -> Iterator[Point]:
     public_rows.MOST = options.most
     rows, _ = read_public_rows(options.evidence / "public" / "serving-rows.csv")
-    rows = [row for row in rows if _matches(options, *_names(row.deployment), row.name)]
+    rows = [row for row in rows if _wanted(options, row.deployment, row.name)]
     sites: dict[tuple[str, ...], list[PublicRow]] = defaultdict(list)
     for row in rows:
         sites[row.site].append(row)
@@ -296,8 +308,10 @@ def _rates(options: argparse.Namespace) -> Iterator[Point]:
             if float(row["ttft_mean_ms"]) > 10_000:
                 continue  # overloaded: latencies depend on when clients gave up
             deployment, traffic = rate_driven.stage(row)
-            result = simulate(deployment, traffic)
             name = f"{row['experiment']} {row['rate_s']}/s"
+            if not _wanted(options, deployment, name):
+                continue
+            result = simulate(deployment, traffic)
             for figure, key, column in (("TTFT", "ttft", "ttft_mean_ms"), ("whole", "e2e", "e2e_mean_ms")):
                 spread = getattr(result.summary, f"{key}_ms")
                 bounds = _bounds(result, deployment, f"{key}_p50_ms", spread.mean / spread.p50)
@@ -328,7 +342,8 @@ def _measured(file: str, options: Mapping[str, object], words: argparse.Namespac
             fitted = list(both)
         known = _calibration(site, fitted, LOG)
         for use, row in chosen:
-            if row.result != "ok":
+            names = {metric: f"{row.source} {metric}" for metric in row.values}
+            if row.result != "ok" or not _wanted(words, row.deployment, *names.values()):
                 continue
             for kind, calibration in (("priors alone", None), ("calibrated", known)):
                 if calibration and use == "fit":
@@ -338,11 +353,10 @@ def _measured(file: str, options: Mapping[str, object], words: argparse.Namespac
                     bound, unit = BOUNDS[metric]
                     figure = {"ttft": "TTFT", "itl_": "TPOT"}.get(metric[:4], "whole")
                     predicted = METRICS[metric](result) or float("nan")
-                    name = f"{row.source} {metric}"
                     as_ms = 1.0 if figure == "whole" else unit  # TTFT and TPOT, whatever the file states them in
                     bounds = _bounds(result, row.deployment, bound, as_ms / unit)
                     told = (value * as_ms, predicted * as_ms)
-                    yield _point(f"{NAMES[file]}, {kind}", name, row.deployment, figure, *told, bounds)
+                    yield _point(f"{NAMES[file]}, {kind}", names[metric], row.deployment, figure, *told, bounds)
 
 
 def _file(number: int) -> Callable[[argparse.Namespace], Iterator[Point]]:
@@ -361,6 +375,8 @@ def _served(options: argparse.Namespace) -> Iterator[Point]:
         rows = [*csv.DictReader(file), OVERLOADED]
     for row in rows:
         rate = float(row["load"].split()[1])
+        if not _wanted(options, deployment, *(f"{rate:g}/s {name}" for name in row)):
+            continue
         traffic = parse_traffic("sharegpt", requests=int(row["requests"]), rate_s=rate, seed=2025)
         result = simulate(deployment, traffic)
         for figure, name in (
@@ -386,6 +402,9 @@ def _served(options: argparse.Namespace) -> Iterator[Point]:
 
 def _per_request(options: argparse.Namespace) -> Iterator[Point]:
     for folder, deployment, traffic, seen in stamped(options.evidence):
+        kinds = itertools.product(("ttft", "tpot", "e2e"), ("mean", "p50", "p90"))
+        if not _wanted(options, deployment, *(f"{folder} {key} {label}" for key, label in kinds)):
+            continue
         # the stamps are the engine's own: the offline engine in one process, fed as requests come due
         result = simulate(deployment, traffic, front_end=False)
         measured = {
@@ -419,6 +438,8 @@ def _undoubted(evidence: Path) -> list[LlmdRow]:
 
 def _llmd(options: argparse.Namespace) -> Iterator[Point]:
     for row in _undoubted(options.evidence):
+        if not _wanted(options, row.deployment, row.name):
+            continue
         result = simulate(row.deployment, row.traffic)
         summary, kind = result.summary, f"llm-d, {'split' if row.split else 'together'}"
         assert summary.ttft_ms is not None
@@ -458,6 +479,7 @@ def _agents(options: argparse.Namespace) -> Iterator[Point]:
 def _energy(options: argparse.Namespace) -> Iterator[Point]:
     """`--sample` takes every N-th of these rows too: long closed loops of thousands of users are among them."""
     rows = energy.read_energy_rows(options.evidence / "public" / "ml-energy.csv")
+    rows = [row for row in rows if _wanted(options, row.deployment, row.name)]
     for j in energy.judged(rows[:: options.sample]):
         itl = j.result.summary.itl_ms
         assert itl is not None

@@ -109,7 +109,6 @@ CASES = [
     (f"{PLAN} --layout 'tp 3'", ("tp 3", "for example tp 1")),
     (f"{PLAN} --engine vllm:0.2", ("vllm:0.8 or newer",)),
     (f"{PLAN} --calibration other-site.json", ("measured on A100, not on H100",)),
-    ("plan --model deepseek-r1 --gpu l40s --gpus-per-node 1 --traffic fixed:200:20", ("does not fit", "628.8 GiB")),
 ]
 
 

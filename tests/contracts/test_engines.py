@@ -77,7 +77,10 @@ def test_an_engine_is_one_folder_and_one_row(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_keep_finds_on_the_twins_page_every_figure_that_it_looks_for(name: str) -> None:
-    page = metrics_text(name, "m", Counters(prompt_tokens=5, output_tokens=7), Gauges(2, 3, 40, 100, 1.0, 0, 0.0, 7))
+    counters = Counters(prompt_tokens=5, output_tokens=7)
+    counters.ttft.add(0.2)
+    counters.itl.add(0.01, 6)
+    page = metrics_text(name, "m", counters, Gauges(2, 3, 40, 100, 1.0, 0, 0.0, 7))
     names, seen = engine_named(name).metrics, poll_from(name, "both", page, 0.0)
     assert (seen.running, seen.waiting, seen.kv_share) == (2, 3, 0.4)
     assert seen.tokens == 7 and seen.progress and seen.progress > 7

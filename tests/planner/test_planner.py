@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from ridgeline.campaign.check import check_study
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, NothingFound
 from ridgeline.serving.engines.layout import Layout, group_layout, group_text
 from ridgeline.serving.engines.layout_rules import layout_problems
 from ridgeline.serving.engines.settings import EngineSettings
@@ -436,17 +436,36 @@ def test_low_latency_deepep_needs_its_limit_raised() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words", "match"),
     [
-        (("deepseek-r1", "h100", 1, 8, "fixed:313:194"), {}, "nearest that fits: 2 nodes"),
         (("llama-8b", "h100", 1, 8, "fixed:130000:5000"), {}, "context of llama-8b"),
         (("llama-8b", "h100", 1, 8, "fixed:10:10"), {"rate_s": 0.0}, "rate"),
         (("llama-8b", "h100", 1, 8, "fixed:10:10"), {"slos": ["ttft=5"]}, "ttft_p95_ms=2000"),
         (("llama-8b", "h100", 1, 8, "fixed:10:10"), {"top": 0}, "--top"),
-        (("llama-70b", "l40s", 1, 1, "fixed:10:10"), {}, "does not fit"),
     ],
 )
 def test_bad_questions_get_a_reason_and_a_way_out(arguments, words, match) -> None:
     with pytest.raises(InputError, match=match):
         answer_plan(*arguments, **words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (("deepseek-r1", "h100", 1, 8, "fixed:313:194"), "nearest that fits: 2 nodes"),
+        (("llama-70b", "l40s", 1, 1, "fixed:10:10"), "does not fit"),
+    ],
+)
+def test_what_fits_nowhere_is_an_answer_and_not_a_wrong_question(arguments, match) -> None:
+    with pytest.raises(NothingFound, match=match) as found:
+        answer_plan(*arguments)
+    assert found.value.exit_code == 1
+
+
+def test_no_choice_is_there_twice() -> None:
+    """At a rate that few GPUs keep, splits of two and of four shrink to the same one."""
+    words = {"slos": ["ttft_p95_ms=500", "tpot_p95_ms=20"], "rate_s": 20.0, "goal": "energy"}
+    plan = answer_plan("llama-8b", "h200@500W", 1, 4, "fixed:1024:128", **words)
+    told = [(c.option.scheme.layout, c.study.partition("space:")[2]) for c in plan.choices]
+    assert len(told) > 3 and len({*told}) == len(told)
 
 
 def test_limits_nobody_can_keep_are_said_to_be_broken() -> None:

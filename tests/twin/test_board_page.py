@@ -1,10 +1,15 @@
 """The board says of each cell what its rows say: errors, bias, what the intervals hold, and a peer on the same rows."""
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.twin.board_page import BOARD, BoardRow, page, read, write
+from benchmarks.twin.board_page import BOARD, BoardRow, again, page, read, write
+
+ROOT = BOARD.parents[2]
 
 
 def row(
@@ -32,7 +37,7 @@ def test_a_cell_counts_its_own_rows_and_compares_a_peer_where_both_answer():
     assert line(text, "`vllm h100 bad`") == ["`vllm h100 bad`", "3", "50% (+10%)", "33%", "", "", ""]
     assert text.index("`vllm h100 bad`") < text.index("`vllm h100 good`")  # worst first
     worst = text[text.index("## Worst rows") :]
-    assert worst.index("`bad-1`") < worst.index("`bad-3`") < worst.index("`good-1`")
+    assert worst.index('"bad-1"') < worst.index('"bad-3"') < worst.index('"good-1"')
     assert line(worst, "10 | 25 ")[2:4] == ["20 to 31.2", "no"]
     assert set(drawings) == {"board-tpot.svg", "board-ttft.svg"}
 
@@ -47,7 +52,17 @@ def test_what_was_calibrated_stands_in_its_set_alone():
     tpot = text[: text.index("## TTFT")]
     assert line(tpot, "`vllm h100 m`")[1:3] == ["1", "10% (+10%)"]
     assert line(text, "own, calibrated")[1:3] == ["1", "200.0%, 200%, 0%"]
-    assert "`m-2`" not in text
+    assert '"m-2"' not in text
+
+
+def test_a_rows_command_prints_its_prediction_as_the_board_has_it():
+    """The command as it is pasted, of a set that is in the repository."""
+    row = next(r for r in read(BOARD) if r.set == "colocated, priors alone")
+    _, script, *words = shlex.split(again(row))
+    ran = subprocess.run([sys.executable, script, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    start = f"{row.set}, {row.row}, {row.figure}: "
+    (said,) = (line.removeprefix(start) for line in ran.stdout.splitlines() if line.startswith(start))
+    assert said == (f"measured {row.measured:,.4g}, predicted {row.predicted:,.4g} ({row.low:,.3g} to {row.high:,.3g})")
 
 
 def test_the_table_is_read_as_it_was_written(tmp_path: Path):

@@ -75,6 +75,19 @@ def test_a_compressed_log_gives_what_the_log_gives(tmp_path: Path) -> None:
     assert len(observations(read_run(tmp_path / "run.log.gz"))) == len(observations(read_run(log)))
 
 
+def test_a_compressed_result_gives_what_the_result_gives(tmp_path: Path) -> None:
+    result = {
+        "url": "http://127.0.0.1:1", "model": "llama-8b", "load": {"rate_s": 5}, "requests": 120, "failed_requests": 0,
+        "traffic": {"dataset": "fixed:512:64", "requests": 120, "seed": 0}, "server": {"engine": "sglang", "tp": 1},
+        "successful_requests": 120, "requests_s": 4.7, "ttft_ms": {"p50": 32.0}, "tpot_ms": {"mean": 6.4},
+        "itl_ms": {"p50": 6.1}, "void": False, "client": {"workers": 1},
+    }  # fmt: skip
+    plain, zipped = tmp_path / "bench.json", tmp_path / "zipped.json.gz"
+    plain.write_text(json.dumps(result))
+    zipped.write_bytes(gzip.compress(plain.read_bytes()))
+    assert calibrate([zipped], gpu="h200").calibration.factors == calibrate([plain], gpu="h200").calibration.factors
+
+
 @pytest.mark.parametrize("row", ["llama-8b,h200,0,20000", "llama-8b,h200,-1,20000", "llama-8b,h200,1,nan"])
 def test_a_measured_row_that_makes_no_sense_is_named(tmp_path: Path, row: str) -> None:
     (tmp_path / "rows.csv").write_text(f"model,gpu,tp,total_tok_s\n{row}\n")

@@ -1,5 +1,6 @@
 """A server's counters calibrate the twin: differences between looks; what can't be trusted is left out and named."""
 
+import gzip
 import json
 import re
 from collections.abc import Sequence
@@ -15,9 +16,10 @@ from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.calibrate import calibrate
 from ridgeline.serving.twin.calibration import Calibration, Factors
 from ridgeline.serving.twin.measured import METRICS, Measured
-from ridgeline.serving.twin.metrics_pages import read_pages
+from ridgeline.serving.twin.metrics_pages import is_pages, read_pages
 from ridgeline.serving.twin.metrics_windows import read_windows
 from ridgeline.serving.twin.served_runs import StatedServer, load_of
+from ridgeline.serving.twin.server.metrics import Counters, Gauges, metrics_text
 from ridgeline.serving.twin.simulate import simulate
 from tests.twin import deployments as make
 from tests.twin.metric_pages import NINE_S, TIMES_S, histogram, of_run, page, scraped
@@ -187,6 +189,50 @@ def test_an_answer_of_prometheus_is_read_like_pages(tmp_path: Path):
     assert [row.values for row in told] == [row.values for row in scrapes]
 
 
+def test_a_page_that_was_cut_off_is_left_out_and_counts_for_nothing(pages: Path):
+    """Else what is missing from one page would count from zero in the next."""
+    whole, _ = read_windows(pages, SGLANG)
+    looks = re.split(r"(?=^# scraped )", pages.read_text(), flags=re.MULTILINE)[1:]
+    for cut in (looks[3][: len(looks[3]) // 2], "\n".join(looks[3].splitlines()[:20]) + "\n"):
+        pages.write_text("".join([*looks[:3], cut, *looks[4:]]))
+        rows, left_out = read_windows(pages, SGLANG)
+        assert "1 page cut off, or without counters that were there before, the first at 2026-11-19 09:00:30Z" in (
+            "\n".join(left_out)
+        )
+        for row, other in zip(rows, whole, strict=True):
+            assert row.values == pytest.approx(other.values, rel=0.1)
+
+
+def test_gzipped_pages_are_read(pages: Path):
+    zipped = pages.with_name("site.metrics.gz")
+    zipped.write_bytes(gzip.compress(pages.read_bytes()))
+    assert is_pages(zipped)
+    assert read_windows(zipped, SGLANG)[0][0].values == read_windows(pages, SGLANG)[0][0].values
+
+
+def test_what_is_wrong_everywhere_is_said_once(pages: Path):
+    looks = re.split(r"(?=^# scraped )", pages.read_text(), flags=re.MULTILINE)[1:]
+    pages.write_text("".join(reversed(looks)))
+    with pytest.raises(InputError) as refused:
+        read_windows(pages, SGLANG)
+    assert str(refused.value).count("the clock went back") == 1
+    assert f"and {len(looks) - 2} times more" in str(refused.value)
+
+
+def test_the_twins_own_server_can_be_calibrated_from() -> None:
+    """Its page has every figure that the fit reads."""
+    counters = Counters()
+    counters.ttft.add(0.2)
+    counters.itl.add(0.01, 6)
+    counters.e2e.add(0.26)
+    for name in ("sglang", "vllm"):
+        text = metrics_text(name, "m", counters, Gauges(2, 3, 40, 100, 1.0, 0, 0.0, 7))
+        names = engine_named(name).metrics
+        for of_times in (names.ttft, names.itl, names.e2e):
+            assert f'{of_times}_sum{{model_name="m"}} 0.' in text
+        assert text.count(f"{names.itl}_count{{") == 1
+
+
 ONE = f"# scraped 2026-11-19T09:00:00Z\n{page('vllm', (), 0.0)}\n"
 TTFT = "\n".join(histogram("vllm:time_to_first_token_seconds", [(0.1, 5)], TIMES_S))
 
@@ -201,6 +247,8 @@ TTFT = "\n".join(histogram("vllm:time_to_first_token_seconds", [(0.1, 5)], TIMES
         ("# scraped 2026-11-19T09:00:00Z\nsmg_router_requests_total 3\n", "neither .* nor .*not of a router"),
         ("# scraped 2026-11-19T09:00:00Z\n", "neither .* nor "),
         (ONE + ONE.replace("llama-8b", "other"), "figures of 2 models"),
+        (ONE + ONE.replace("vllm:", "sglang:"), "figures of 2 engines .SGLang, vLLM.*one server"),
+        (f"# scraped 2026-11-19T09:00:00Z\n{TTFT}\n", "no vllm:inter_token_latency_seconds_sum, .*whole pages"),
         ('{"status": "error", "data": {"resultType": "matrix"}}', "range query"),
     ],
 )

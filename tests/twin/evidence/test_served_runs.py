@@ -166,3 +166,10 @@ def test_sessions_are_replayed_as_sessions_whether_or_not_each_request_was_kept(
         (row,) = read_served_runs(path, StatedServer(gpu="h200"))
         assert row.traffic.pace == ClosedLoop(4)
         assert any(arrival.after for arrival in row.traffic.arrivals())
+
+
+def test_an_engine_or_a_model_that_contradicts_the_result_is_named(light: Path):
+    with pytest.raises(InputError, match="measured on sglang, but --engine says vllm"):
+        calibrate([light], gpu="h200", engine="vllm:0.12.0")
+    said = "\n".join(calibrate([light], gpu="h200", model="qwen2.5-7b").remarks)
+    assert "names llama-8b, taken as qwen2.5-7b" in said

@@ -21,6 +21,8 @@ from ridgeline.serving.engines.deployment import Deployment, describe
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import DEFAULTS, EngineSettings
 from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.load.discover import discover
+from ridgeline.serving.load.wire.endpoint import parse_endpoint
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.server.live import Fault, parse_fault
 from ridgeline.serving.twin.server.roles import PrefillRole
@@ -309,6 +311,7 @@ def test_metrics_count_requests_and_tokens_as_sglang_names_them() -> None:
         assert metric(running, "sglang:prompt_tokens_total") == 12
         assert metric(running, "sglang:generation_tokens_total") == 15
         assert metric(running, "sglang:time_to_first_token_seconds_count") == 3
+        assert metric(running, "sglang:inter_token_latency_seconds_count") == 12
         assert metric(running, "sglang:num_running_reqs") == 0
 
 
@@ -317,6 +320,12 @@ def test_metrics_of_vllm_bear_its_names() -> None:
         running.json("/v1/completions", {"prompt": "one two", "max_tokens": 2})
         assert metric(running, "vllm:generation_tokens_total") == 2
         assert metric(running, "vllm:kv_cache_usage_perc") == 0
+
+
+def test_a_twin_says_which_engine_it_computes_whoever_it_answers_as() -> None:
+    with serving(llama(EngineSettings(engine="vllm")), api="sglang") as running:
+        server = discover(parse_endpoint(f"http://127.0.0.1:{running.port}"), None)
+    assert server.settings["engine"] == "vllm"
 
 
 def test_without_the_key_only_health_and_metrics_answer() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ridgeline.serving.engines.deployment import Deployment
+from ridgeline.serving.engines.deployment import Deployment, describe
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import EngineSettings
 from ridgeline.serving.engines.sglang.log import read_sglang_log
@@ -82,7 +82,7 @@ def test_a_pool_never_holds_more_than_it_has(tmp_path: Path, layout: str, load: 
 def test_only_the_numbers_of_a_play_follow_the_speed_of_the_nodes(tmp_path: Path) -> None:
     play = Transcript("", benchmark_s=4.0)
     play.benchmark += [(1.0, False, "gen throughput: <rate 10.00>"), (2.0, False, "line 5, in <module> at <b c>")]
-    play.bench = {"duration": "<seconds 4.0>", "model": "<b> c"}
+    play.bench = {"duration": "<seconds 4.0>", "each": "<joules 0.2455>", "model": "<b> c"}
     run = tmp_path / "run"
     run.mkdir()
     (run / "play.txt").write_text(play.text)
@@ -90,4 +90,12 @@ def test_only_the_numbers_of_a_play_follow_the_speed_of_the_nodes(tmp_path: Path
     subprocess.run(argv, cwd=run, check=True, timeout=600)
     log = (run / "sglang.log").read_text()
     assert "gen throughput: 20.00\n" in log and "line 5, in <module> at <b c>\n" in log
-    assert json.loads((run / "bench.json").read_text()) == {"duration": 2.0, "model": "<b> c"}
+    assert json.loads((run / "bench.json").read_text()) == {"duration": 2.0, "each": 0.12275, "model": "<b> c"}
+
+
+def test_a_token_costs_more_joules_on_a_slower_node() -> None:
+    """Else a rehearsal would confirm any saving without scatter."""
+    deployment = describe("llama-8b", "h200", Layout(1, nodes=1, gpus_per_node=1))
+    result = simulate(deployment, parse_traffic("fixed:64:8", requests=4))
+    play = compose(deployment, result.memory[0], result, {})
+    assert play.bench["joules_per_output_token"] == f"<joules {result.joules_per_output_token:.9f}>"

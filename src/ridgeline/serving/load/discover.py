@@ -148,8 +148,11 @@ def _settings(endpoint: Endpoint, address: Address, models: Exchange, timeout_s:
         said = json.loads(exchange.reply.text)
     except ValueError:
         said = None
-    known = _known_settings(engine, said) if isinstance(said, dict) else {}
-    return {"engine": engine.name, **known}
+    if not isinstance(said, dict):
+        return {"engine": engine.name}
+    # a twin answers as one engine and may compute as another
+    name = str(said.get("engine", engine.name)) if owner == _TWIN_OWNER else engine.name
+    return {"engine": name, **_known_settings(engine, said)}
 
 
 def _engine_of(owner: str) -> ServingEngine | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
-from ridgeline.errors import InputError
+from ridgeline.errors import InputError, NothingFound
 from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.records.measurement import unit_of
 from ridgeline.records.request import takes
@@ -282,7 +282,9 @@ def answer_plan(asked: PlanRequest) -> Plan:
     least_energy = asked.goal == ENERGY
     found = try_all([s for s in schemes if s.layout not in kept], traffic, rate_s, every=least_energy)
     found += [tried(s, traffic) for s in asked_for]
-    options = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None, least_energy=least_energy))
+    ranked = sorted(found, key=lambda o: _rank(o, sized=rate_s is not None, least_energy=least_energy))
+    # what a rate needs of two sizes of a split may be the same few GPUs
+    options = [o for n, o in enumerate(ranked) if o.scheme not in [before.scheme for before in ranked[:n]]]
     verdict = verdict_on(options)
     options = _without_doubtful_splits(options, verdict)
     options = [o for n, o in enumerate(options) if n < asked.top or o.scheme.layout in kept]
@@ -347,17 +349,17 @@ def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longe
     return Choice(number + 1, option, on_front, point, verification_study(option, traffic, asked))
 
 
-def _nothing_fits(question: PlanQuestion, longest: int) -> InputError:
+def _nothing_fits(question: PlanQuestion, longest: int) -> NothingFound:
     """The widest engine there is, why it does not fit, and what would."""
     cluster, model = question.cluster, question.model
     size = cluster.node.gpus
     layout = Layout(tp=size, pp=cluster.nodes, nodes=cluster.nodes, gpus_per_node=size)
     plan_ = roomiest_plan(model, cluster.gpu, layout, question.settings)
     if plan_.fits and plan_.kv_tokens_per_rank < longest:
-        return InputError(
+        return NothingFound(
             f"{model.name} fits {cluster}, but a request of {longest:,} tokens does not fit its KV pool of "
             f"{plan_.kv_tokens_per_rank:,}; send shorter requests or use more GPUs"
         )
     nearest = nearest_fits(model, cluster, layout, replace(question.settings, mem_fraction=None), plan_)
     remedy = f"\n  nearest that fits: {'; '.join(nearest)}" if nearest else ""
-    return InputError(f"{model.name} does not fit {cluster} in any layout: {plan_.reason}{remedy}")
+    return NothingFound(f"{model.name} does not fit {cluster} in any layout: {plan_.reason}{remedy}")

@@ -20,7 +20,7 @@ import yaml
 from ridgeline import catalog
 from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import InputError
-from ridgeline.files import read_regular, read_text
+from ridgeline.files import read_text, read_unzipped
 from ridgeline.serving.metrics import LATENCIES, QUANTILES
 from ridgeline.serving.traffic.recording import clock_s
 from ridgeline.serving.traffic.traffic import SessionRules
@@ -709,7 +709,7 @@ def _known(document: Any, path: Path) -> Iterator[BenchRun]:
 
 def _documents(path: Path) -> Iterator[Any]:
     try:
-        text = read_regular(path).decode("utf-8")
+        text = read_unzipped(path).decode("utf-8")
     except OSError as bad:
         raise InputError(f"{path}: {bad.strerror}; name a result file or its folder") from None
     except UnicodeDecodeError:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ridgeline.errors import InputError
+from ridgeline.files import beginning_of
 from ridgeline.serving.traffic.traffic import AllAtOnce
 from ridgeline.serving.twin.calibration import NAMES, Calibration, Factors, ValidatedSetting, merged
 from ridgeline.serving.twin.fit import RUN_NOISE, FactorFit, FitObservation, fit
@@ -151,12 +152,12 @@ def _one_load(scope: Sequence[ValidatedSetting], found: Sequence[_MeasuredFile])
 
 
 def _is_json(path: Path) -> bool:
-    """A log may be gzipped and may be long; what begins like JSON, or is named so, is a result."""
-    if path.suffix.lower() in (".json", ".jsonl"):
+    """A log may be long; what begins like JSON, or is named so, is a result."""
+    named = next((suffix.lower() for suffix in reversed(path.suffixes) if suffix != ".gz"), "")
+    if named in (".json", ".jsonl"):
         return True
     try:
-        with path.open("rb") as file:
-            return file.read(64).lstrip()[:1] in (b"{", b"[") and path.suffix != ".log"
+        return beginning_of(path, 64).lstrip()[:1] in ("{", "[") and named != ".log"
     except OSError:
         return False
 

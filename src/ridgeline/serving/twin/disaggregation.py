@@ -264,6 +264,7 @@ class PullingEngine(MixedEngine, DecodeEngine):
         if request not in self._elsewhere:
             return super()._read_cached(request)
         self._elsewhere.remove(request)
+        request.first_cached = request.first_cached or 0  # what it finds after a preemption is its own
         self.used_tokens += request.cached
         request.held = request.cached
         if self.running:

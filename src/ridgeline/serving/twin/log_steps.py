@@ -80,8 +80,9 @@ def read_run(path: Path, *, model: str | None = None, gpu: str | None = None, en
     log = read_sglang_log(lines)
     if not (log.decodes or log.prefills):
         raise InputError(
-            f"{path}: no 'Prefill batch' or 'Decode batch' line; calibrate from the log of an SGLang server or of "
-            "offline_throughput at log level info, with at least a few requests served"
+            f"{path}: {'' if lines else 'empty, '}no 'Prefill batch' or 'Decode batch' line; calibrate from the log of "
+            "an SGLang server or of offline_throughput at log level info, with at least a few requests served, from "
+            "pages of /metrics, or from results of benches"
         )
     echoed = SGLANG.flags.from_echo(log.server_args)
     values = {name: value for name, value in echoed.items() if not wrong_value(name, value)}

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError
-from ridgeline.files import read_regular
+from ridgeline.files import beginning_of, plain_lines, read_unzipped
 
 SCRAPED, SERVER = "# scraped ", "# server "
 _SAMPLE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.ASCII)
@@ -29,11 +29,15 @@ Figure = tuple[str, float]  # a name, and the upper edge of a bucket
 
 @dataclass
 class MetricsPage:
-    """One look at a server: every figure summed over its labels, and the models and servers that these name."""
+    """One look at a server: every figure summed over its labels, and the models and servers that these name.
+
+    `torn`: it ends within a line, and what came after that is not known.
+    """
 
     at_s: float
     figures: dict[Figure, float] = field(default_factory=dict)
     named: set[tuple[str, str]] = field(default_factory=set)
+    torn: bool = False
 
     def add(self, name: str, labels: Mapping[str, str], value: object) -> None:
         try:
@@ -59,17 +63,16 @@ class MetricsPages:
 
 def is_pages(path: Path) -> bool:
     try:
-        with path.open("rb") as file:
-            start = file.read(_START).lstrip()
+        start = beginning_of(path, _START).lstrip()
     except OSError:
         return False
-    return start.startswith((b"# scraped", b"# server", b"# HELP", b"# TYPE")) or b'"resultType"' in start
+    return start.startswith(("# scraped", "# server", "# HELP", "# TYPE")) or '"resultType"' in start
 
 
 def read_pages(path: Path) -> MetricsPages:
     """InputError where a time or an answer of Prometheus can't be read."""
     try:
-        text = read_regular(path).decode(errors="replace")
+        text = plain_lines(read_unzipped(path))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a file of scraped metrics") from None
     if text.lstrip().startswith("{"):
@@ -77,8 +80,11 @@ def read_pages(path: Path) -> MetricsPages:
     server: Mapping[str, Any] = {}
     pages: list[MetricsPage] = []
     for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith(SCRAPED):
-            pages.append(MetricsPage(_time(line.removeprefix(SCRAPED).strip(), f"{path}:{number}")))
+        before, header, at = line.partition(SCRAPED)
+        if header:
+            if before and pages:  # a scrape that was cut off ends within a line
+                pages[-1].torn = True
+            pages.append(MetricsPage(_time(at.strip(), f"{path}:{number}")))
         elif line.startswith(SERVER):
             server = _parsed(line.removeprefix(SERVER))
         elif (found := _SAMPLE.fullmatch(line)) is not None:

@@ -30,7 +30,7 @@ from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop, Traffic
 from ridgeline.serving.twin.fit import RUN_NOISE
 from ridgeline.serving.twin.measured import METRICS, Measured
 from ridgeline.serving.twin.metrics_pages import PLAIN, Figure, MetricsPages, read_pages
-from ridgeline.serving.twin.served_runs import StatedServer, deployment_of
+from ridgeline.serving.twin.served_runs import StatedServer, deployment_of, model_note
 from ridgeline.serving.twin.simulate import simulate
 from ridgeline.stats.wording import count
 
@@ -115,7 +115,7 @@ def read_windows(path: Path, stated: StatedServer) -> tuple[list[Measured], list
     left_out: list[str] = []
     windows = sorted(_windows(pages, engine.metrics, left_out), key=lambda w: -w.of(f"{engine.metrics.ttft}_count"))
     served = [w for w in windows if w.of(f"{engine.metrics.ttft}_count") >= _FEWEST]
-    served = [w for w in served if w.of(f"{engine.metrics.itl}_count") > 0 and w.of(f"{engine.metrics.e2e}_count") > 0]
+    served = [w for w in served if all(w.of(name) > 0 for name in _needed(engine.metrics))]
     if len(served) < len(windows):
         few = count(len(windows) - len(served), "load")
         left_out.append(f"{few} that fewer than {_FEWEST} requests met: not fitted")
@@ -137,20 +137,34 @@ def _engine(pages: MetricsPages) -> ServingEngine:
     """Whose pages these are."""
     homes = [home for home in map(engine_named, catalog.names("engines")) if home.metrics.itl]
     seen = {name for page in pages.pages for name, _ in page.figures}
-    found = next((home for home in homes if f"{home.metrics.ttft}_count" in seen), None)
-    if found is None:
+    several = [home for home in homes if f"{home.metrics.ttft}_count" in seen]
+    if not several:
         wanted = " nor ".join(f"{home.metrics.ttft}_count" for home in homes)
         raise InputError(
             f"{pages.source}: neither {wanted}; give pages of a server that has answered requests, not of a router "
             "(SGLang shows its own with --enable-metrics)"
         )
-    for label, what in (("model_name", "models"), ("instance", "servers")):
-        if len(several := pages.named(label)) > 1:
+    named = {"engines": [home.title for home in several], "models": pages.named("model_name")}
+    for what, names in (named | {"servers": pages.named("instance")}).items():
+        if len(names) > 1:
             raise InputError(
-                f"{pages.source}: figures of {len(several)} {what} ({', '.join(several[:3])}); give those of one "
-                "server and one model at a time"
+                f"{pages.source}: figures of {len(names)} {what} ({', '.join(names[:3])}); give those of one server "
+                "and one model at a time"
             )
+    (found,) = several
+    answered = [page.figures for page in pages.pages if page.figures.get((f"{found.metrics.ttft}_count", PLAIN))]
+    shown = {name for figures in answered for name, _ in _under_todays_names(figures, found.metrics)}
+    # before its first request a server may show none of them
+    if answered and (missing := [name for name in _needed(found.metrics) if name not in shown]):
+        raise InputError(
+            f"{pages.source}: no {', '.join(missing)} as a number; give whole pages of the engine's own /metrics"
+        )
     return found
+
+
+def _needed(names: MetricNames) -> tuple[str, ...]:
+    """How many requests were under way, came and ended follows from these."""
+    return (f"{names.ttft}_sum", f"{names.itl}_sum", f"{names.itl}_count", f"{names.e2e}_count")
 
 
 def _windows(pages: MetricsPages, names: MetricNames, left_out: list[str]) -> list[Window]:
@@ -179,21 +193,37 @@ def _windows(pages: MetricsPages, names: MetricNames, left_out: list[str]) -> li
 
 
 def _loaded(pages: MetricsPages, names: MetricNames, left_out: list[str]) -> Iterator[Window]:
-    """Between each two looks. A server that was started anew, a clock that was set, gaps and idle time are left out."""
+    """Between each two looks. A server that was started anew, a clock that was set, torn pages, gaps and idle time are
+    left out."""
     looks = [(page.at_s, _under_todays_names(page.figures, names)) for page in pages.pages if page.figures]
     if silent := len(pages.pages) - len(looks):
         left_out.append(f"no page came {count(silent, 'time')}")
     usual_s = median([b - a for (a, _), (b, _) in pairwise(looks) if b > a] or [math.inf])
+    torn = {page.at_s for page in pages.pages if page.torn}
+    whole, known = [], set[Figure]()
+    for at_s, figures in looks:
+        counted = {figure for figure in figures if figure[0].startswith(_counting(names))}
+        if at_s in torn or not counted >= known:
+            torn.add(at_s)
+        else:
+            whole.append((at_s, figures))
+            known = counted
+    if torn:
+        left_out.append(
+            f"{count(len(torn), 'page')} cut off, or without counters that were there before, the first at "
+            f"{_clock(min(torn))}: left out"
+        )
+    wrong: dict[str, list[str]] = defaultdict(list)
     idle_s = 0.0
-    for (begin_s, one), (end_s, other) in pairwise(looks):
-        between = f"between {_clock(begin_s)} and {_clock(end_s)}"
+    for (begin_s, one), (end_s, other) in pairwise(whole):
         moved = {f: other[f] - one.get(f, 0.0) for f in other if f[0].startswith(_counting(names))}
+        between = f"{_clock(begin_s)} and {_clock(end_s)}"
         if end_s <= begin_s:
-            left_out.append(f"the clock went back {between}: left out")
+            wrong["the clock went back" if end_s < begin_s else "no time passed"].append(between)
         elif end_s - begin_s > _GAP * usual_s:
-            left_out.append(f"no page {between}: left out")
+            wrong["no page"].append(between)
         elif min(moved.values(), default=0.0) < 0 or one.get(_BORN) != other.get(_BORN):
-            left_out.append(f"the server was started anew {between}, its counters went back: left out")
+            wrong["the server was started anew"].append(between)
         else:
             stretch = Window()
             stretch.add(begin_s, end_s, moved)
@@ -201,6 +231,9 @@ def _loaded(pages: MetricsPages, names: MetricNames, left_out: list[str]) -> Ite
                 yield stretch
             else:
                 idle_s += stretch.lasts_s
+    for what, where in wrong.items():
+        again = f", and {count(len(where) - 1, 'time')} more" if len(where) > 1 else ""
+        left_out.append(f"{what} between {where[0]}{again}: left out")
     if idle_s:
         left_out.append(f"{idle_s:.0f} s without load: not fitted")
 
@@ -227,6 +260,7 @@ def _row(
     names, model = engine.metrics, "".join(pages.named("model_name"))
     run = BenchRun("metrics", pages.source, model=model, server={"engine": engine.name, **pages.server})
     deployment = deployment_of(run, stated)
+    left_out += [note] if (note := model_note(run, deployment.model)) else []
     first = window.of(f"{names.ttft}_count")
     kept_up = _traffic(window, names)
     by_itself = replace(kept_up, lengths=_alone(kept_up.lengths), pace=OpenLoop(first / window.lasts_s))

@@ -110,7 +110,8 @@ def deployment_of(run: BenchRun, stated: StatedServer) -> Deployment:
 
 def _row(run: BenchRun, stated: StatedServer) -> Measured:
     found = deployment_of(run, stated)
-    return Measured(run.source, found, _traffic(run), _values(run), note=_note(run), at_s=run.at_s)
+    notes = [note for note in (_lengths_note(run), model_note(run, found.model)) if note]
+    return Measured(run.source, found, _traffic(run), _values(run), note="; ".join(notes), at_s=run.at_s)
 
 
 def _values(run: BenchRun) -> dict[str, float]:
@@ -161,21 +162,38 @@ def _engine(run: BenchRun, stated: StatedServer) -> EngineSettings:
     if text is None:
         named, version = str(run.server.get("engine") or USUAL_ENGINE), str(run.server.get("version") or "")
         text = f"{named}:{version}" if version[:1].isdigit() else named
-    return parse_engine(text.partition("+")[0], EngineSettings())
+    found, said = parse_engine(text.partition("+")[0], EngineSettings()), run.server.get("engine")
+    if said and said != found.engine:
+        raise InputError(
+            f"{run.source}: measured on {said}, but --engine says {found.engine}; leave --engine out or name {said}"
+        )
+    return found
 
 
 def _model(run: BenchRun, stated: StatedServer) -> Model:
     if stated.model:
         return load_model(stated.model)
+    if (found := _named_model(run)) is not None:
+        return found
+    raise InputError(
+        f"{run.source}: the served model {run.model or 'without a name'!r} is no preset; give --model with a preset or "
+        "the path of its config.json"
+    )
+
+
+def _named_model(run: BenchRun) -> Model | None:
     for name in (str(run.server.get("model_path") or ""), run.model):
         try:
             return load_model(name)
         except InputError:
             continue
-    raise InputError(
-        f"{run.source}: the served model {run.model or 'without a name'!r} is no preset; give --model with a preset or "
-        "the path of its config.json"
-    )
+    return None
+
+
+def model_note(run: BenchRun, taken: Model) -> str:
+    """Where the user says another model than the result: an alias, or the wrong file."""
+    named = _named_model(run)
+    return f"names {named.name}, taken as {taken.name}" if named is not None and named.name != taken.name else ""
 
 
 def _traffic(run: BenchRun) -> Traffic:
@@ -244,7 +262,7 @@ def _pace(run: BenchRun) -> Pace:
     return ClosedLoop(run.concurrency) if run.concurrency else AllAtOnce()
 
 
-def _note(run: BenchRun) -> str:
+def _lengths_note(run: BenchRun) -> str:
     if _kept_all(run) or run.dataset:
         return ""
     return "requests of their mean lengths: the result keeps neither the requests nor their recipe"

@@ -84,7 +84,7 @@ def plan(
     With --rate the fewest GPUs that keep every limit come first, else the most requests per second. --out DIR writes
     commands.txt and study.yaml for each choice.
 
-    Exit code 1: no choice keeps every limit.
+    Exit code 1: the model does not fit, or no choice keeps every limit.
 
     Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
     --slo itl_p95_ms=50

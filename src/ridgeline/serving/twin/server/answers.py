@@ -24,14 +24,13 @@ class HttpAnswer:
         self.made = 0  # tokens so far
         self.cached = 0
         self.extra: Mapping[str, object] = {}  # fields of the whole answer beside the usual ones
-        self.on_first: Callable[[], None] = lambda: None
+        self.on_tokens: Callable[[int], None] = lambda count: None  # before `made` counts them
         self.on_end: Callable[[str], None] = lambda failure: None
         self._over = False
         self._token = b""  # the event of one token, the same for all
 
     def tokens(self, count: int) -> None:
-        if not self.made:
-            self.on_first()
+        self.on_tokens(count)
         self.made += count
         exchange = self._exchange
         if not self._asked.stream or exchange.done:

@@ -30,10 +30,12 @@ _ERRORS = {400: "BadRequestError", 401: "AuthenticationError", 503: "ServiceUnav
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """What the server says of itself. `api` is sglang or vllm; `role` null, prefill or decode, as SGLang says it."""
+    """What the server says of itself. `api` is sglang or vllm, and `engine` the one that it computes; `role` null,
+    prefill or decode, as SGLang says it."""
 
     model: str
     api: str
+    engine: str
     version: str
     role: str
     tp: int
@@ -162,11 +164,19 @@ class Api:
         if isinstance(self.role, PrefillRole) and asked.kv_transfer is not None:
             answer.extra = {"kv_transfer_params": self.role.kv_parameters(request)}
 
-        def first() -> None:
+        last_s = now_s
+
+        def tokens(count: int) -> None:
+            nonlocal last_s
+            came_s = self.clock.now_s()
+            waited_s, last_s = came_s - last_s, came_s
+            if answer.made:  # tokens that come together share the time since the one before
+                counters.itl.add(waited_s / count, count)
+                return
             answer.cached = request.cached
             counters.prompt_tokens += asked.input_tokens
             counters.cached_tokens += answer.cached
-            counters.ttft.add(self.clock.now_s() - now_s)
+            counters.ttft.add(waited_s)
 
         def end(failure: str) -> None:
             counters.failed += bool(failure)
@@ -182,7 +192,7 @@ class Api:
             coming.cancel()
             self.role.abort(request)
 
-        answer.on_first, answer.on_end, exchange.on_gone = first, end, gone
+        answer.on_tokens, answer.on_end, exchange.on_gone = tokens, end, gone
 
     def _text(self, asked: ParsedPrompt) -> Text | None:
         """What its prompt has in common with those before. The names of blocks are begun anew before they fill memory:
@@ -261,6 +271,7 @@ class Api:
                 "max_total_num_tokens": facts.pool_tokens,
                 "version": facts.version,
                 "ridgeline_twin": True,
+                "engine": facts.engine,
             },
         )
 

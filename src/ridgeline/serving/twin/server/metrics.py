@@ -20,9 +20,9 @@ class Histogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(_EDGES_S) + 1))
     total_s: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(_EDGES_S, seconds)] += 1
-        self.total_s += seconds
+    def add(self, seconds: float, times: int = 1) -> None:
+        self.counts[bisect_left(_EDGES_S, seconds)] += times
+        self.total_s += seconds * times
 
     def lines(self, name: str, labels: str) -> list[str]:
         lines, so_far = [f"# TYPE {name} histogram"], 0
@@ -43,6 +43,7 @@ class Counters:
     cached_tokens: int = 0
     output_tokens: int = 0
     ttft: Histogram = field(default_factory=Histogram)
+    itl: Histogram = field(default_factory=Histogram)
     e2e: Histogram = field(default_factory=Histogram)
 
     @property
@@ -82,13 +83,13 @@ def metrics_text(engine: str, model: str, counters: Counters, gauges: Gauges) ->
         if name := getattr(names, figure):
             kind = "counter" if name.endswith("_total") else "gauge"
             lines += [f"# TYPE {name} {kind}", f"{name}{{{labels}}} {getattr(gauges, figure):.10g}"]
-    # counted as tokens are made, where other counters wait for the end of an answer
-    counted = {names.made: gauges.made}
     for figure in _COUNTERS:
-        counted.setdefault(getattr(names, figure), getattr(counters, figure))
-    for name, value in counted.items():
+        name = getattr(names, figure)
+        # counted as tokens are made, where others wait for the end of an answer
+        value = gauges.made if name == names.made else getattr(counters, figure)
         lines += [f"# TYPE {name} counter", f"{name}{{{labels}}} {value}"] if name else []
-    lines += [*counters.ttft.lines(names.ttft, labels), *counters.e2e.lines(names.e2e, labels)]
+    for figure in ("ttft", "itl", "e2e"):
+        lines += getattr(counters, figure).lines(getattr(names, figure), labels)
     lines += ["# TYPE ridgeline:twin_behind_seconds gauge", f"ridgeline:twin_behind_seconds {gauges.behind_s:.6f}"]
     for name, value in ((MADE_TOKENS, gauges.made), (LATE_TOKENS, gauges.late)):
         lines += [f"# TYPE {name} counter", f"{name} {value}"]

@@ -92,6 +92,7 @@ class TwinServer:
         facts = ServerFacts(
             model=served.name or deployment.model.name,
             api=served.api,
+            engine=deployment.settings.engine,
             version=".".join(map(str, deployment.settings.version)),
             role={"both": "null"}.get(served.role, served.role),
             tp=lay.tp,

@@ -22,7 +22,6 @@ from ridgeline.serving.engines.settings import resolve
 from ridgeline.serving.engines.sglang.failures import CHILD_DIED, GRAPHS_FAILED, POOL_TOO_SMALL, SCHEDULER_FAILED
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.metrics import LATENCIES, TWIN_QUANTILES
-from ridgeline.serving.twin.energy import ENERGY_FIGURES
 from ridgeline.serving.twin.simulate import SimulationResult, first_run_tax_s
 
 _INIT_S = 25.0  # imports, processes, communicators
@@ -60,7 +59,7 @@ class Transcript:
     @property
     def text(self) -> str:
         """As the player reads it. A number that follows the speed has no quotes around it in JSON either."""
-        bench = re.sub(r'"(<(?:rate|seconds|goodput) [\d. ]+>)"', r"\1", json.dumps(self.bench))
+        bench = re.sub(r'"(<(?:rate|seconds|joules|goodput) [\d. ]+>)"', r"\1", json.dumps(self.bench))
         facts = ("ranks", "startup_s", "benchmark_s", "compile", "compile_at_s", "compile_s", "exit_code")
         rows: list[tuple[Any, ...]] = [*((name, getattr(self, name)) for name in facts), ("bench", bench)]
         kernels: list[_Line] = [(n / KERNELS, True, f"{_KERNEL} {n + 1} of {KERNELS}") for n in range(KERNELS)]
@@ -155,7 +154,10 @@ def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: S
         if spread is not None:
             play.bench |= {f"{name}_{q}_ms": f"<seconds {spread.quantile(q):.3f}>" for q in TWIN_QUANTILES}
     play.bench |= {"retractions": result.retractions, "failed_requests": summary.requests - summary.ok}
-    play.bench |= {name: round(value, 6) for name in ENERGY_FIGURES if (value := getattr(result, name)) is not None}
+    if (watts := result.gpu_power_w) is not None:
+        play.bench["gpu_power_w"] = round(watts, 6)
+    if (joules := result.joules_per_output_token) is not None:
+        play.bench["joules_per_output_token"] = f"<joules {joules:.9f}>"
     # how far the twin itself may be off: no interval from runs of it can show that
     low, high = result.interval["speed"]
     play.bench |= {MODEL_SPEED_LOW: round(low, 4), MODEL_SPEED_HIGH: round(high, 4)}

@@ -3,8 +3,8 @@
 A program of its own that imports next to nothing: it is started a hundred times in a campaign, and to import json, re
 and pathlib takes longer than all the rest. `python player.py PLAY SPEED STOPS_AT TOOK_FILE`; PLAY is what `log.compose`
 made: rows of fields that tabs part, facts and then lines with the second they are written at. `<rate 12.3>`,
-`<seconds 4.5>` and `<goodput 60.0 1.2 0.8>` (the duration, the margins of the requests) in them follow the speed. It
-leaves sglang.log, bench.json and the seconds it took.
+`<seconds 4.5>`, `<joules 0.25>` (at the same watts) and `<goodput 60.0 1.2 0.8>` (the duration, the margins of the
+requests) in them follow the speed. It leaves sglang.log, bench.json and the seconds it took.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def _scaled(text: str, speed: float) -> str:
             found += f"{float(number) * speed:.2f}{rest}"
         elif kind == "seconds":
             found += f"{float(number) / speed:.2f}{rest}"
+        elif kind == "joules":
+            found += f"{float(number) / speed:.6g}{rest}"
         elif kind == "goodput":
             duration_s, *margins = map(float, number.split())
             found += f"{sum(margin * speed >= 1.0 for margin in margins) * speed / duration_s:.3f}{rest}"
