@@ -139,7 +139,7 @@ def test_a_gpu_is_spelled_with_what_it_is_held_to() -> None:
     assert gpu.limits == GpuLimits(500, 1500)
     assert gpu.spelled == "h200@500W@1500MHz"
     assert load_gpu(gpu.spelled) == gpu
-    assert str(make_cluster(gpu.spelled, 2)) == "2 x 8 H200 at 500W at 1500MHz"
+    assert str(make_cluster(gpu.spelled, 2)) == "2 x 8 H200 at 500W and 1500MHz"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_gpu_is_spelled_with_what_it_is_held_to() -> None:
         ("h200@2500MHz", "2500 MHz is more than the 1980 MHz"),
         ("h200@100W", "100 W is too far from what was measured to predict H200; give 175 W or more"),
         ("b300@1500MHz", "the highest clock of B300 is not known here; give it as `clock_mhz`"),
-        ("mi300x@500W", "how MI300X runs under a limit is not known here"),
+        ("mi300x@500W", "limits of MI300X are neither set nor predicted"),
     ],
 )
 def test_a_limit_that_nothing_is_known_of_is_refused(name: str, words: str) -> None:
