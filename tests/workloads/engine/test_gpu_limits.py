@@ -17,6 +17,11 @@ import pytest
 
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
+from ridgeline.records.run import OWN_LOG
+from ridgeline.serving.engines.base import ServingEngine
+from ridgeline.serving.engines.failures import FailureCause, cause_of
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.serving.hardware.gpu_limits import CLOCK, POWER_LIMIT
 from ridgeline.serving.workloads.engine.session.held_gpus import held_gpus
 from ridgeline.serving.workloads.engine.session.process import EngineFailed
@@ -378,6 +383,16 @@ def test_each_of_several_nodes_holds_its_own(tmp_path: Path, gpu: StandInGpu, mo
         assert reading.metrics["successful_requests"] == 12, outcome
         assert gpu.told.count("--power-limit=500") == 2
     assert gpu.limits_of_nodes == (["700.00", "700.00"] if mood == "willing" else [])
+
+
+@pytest.mark.parametrize("name", ["gpu-limits", "gpu-in-use", "gpu-broken"])
+@pytest.mark.parametrize("engine", [SGLANG, VLLM], ids=["sglang", "vllm"])
+def test_what_a_session_on_another_node_says_is_the_cause(engine: ServingEngine, name: str) -> None:
+    said = FailureCause(name, 0, "GPU 1 is at 700.00", at_start=True).marked_line(OWN_LOG)
+    log = engine.read([said, "srun: error: node002: task 1: Exited with exit code 1"])
+    cause = cause_of(log.failures, log.weights_loaded)
+    assert cause is not None
+    assert cause.name == name
 
 
 def test_a_clock_that_was_not_kept_is_no_measurement_of_it(tmp_path: Path, gpu: StandInGpu) -> None:
