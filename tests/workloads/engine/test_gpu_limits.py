@@ -43,6 +43,8 @@ with (home / "calls").open("a") as calls:
 said = dict(option.removeprefix("--").split("=", 1) if "=" in option else (option[2:], "") for option in name)
 facts = {{"uuid": uuid, "power.limit": state["limit"], "mig.mode.current": state["mig"], "name": "NVIDIA H200",
          "memory.used": "500", "memory.total": "143771"}}
+if said.get("id", "").startswith("MIG-"):
+    print("No devices were found"); sys.exit(6)
 if "query-gpu" in said:
     print(", ".join(facts[column] for column in said["query-gpu"].split(",")))
     sys.exit()
@@ -273,6 +275,23 @@ def test_a_driver_that_does_not_answer_leaves_what_undoes_it(
     gpu.set(limit="400.00")
     with held_gpus({}):
         assert gpu.limit == ("700.00", "")
+
+
+def test_a_limit_that_cannot_be_given_back_keeps_nothing_else_from_it(
+    tmp_path: Path, gpu: StandInGpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hangs(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "--power-limit=700.00" in command:
+            raise subprocess.TimeoutExpired(command, 20.0)
+        return run(command, **options)
+
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", hangs)
+    with held_gpus({POWER_LIMIT: 400.0, CLOCK: 1200.0}):
+        pass
+    assert gpu.limit == ("400.00", "")
+    assert "keeps the limits of this run: nvidia-smi --power-limit=700.00" in capsys.readouterr().err
+    assert records(tmp_path)
 
 
 def test_records_of_another_node_are_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
