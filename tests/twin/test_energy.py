@@ -69,6 +69,13 @@ def test_bounds_are_wider_where_the_gpu_was_never_seen():
     assert widths == sorted(set(widths))
 
 
+def test_fewer_tensor_cores_for_its_watts_draw_a_smaller_part_of_them():
+    h100, h20 = (draw_of(load_gpu(gpu)) for gpu in ("h100", "h20"))
+    few = 148 / 400 / (989.4 / 700)  # TFLOP/s in bf16 for a watt of the limit
+    assert (h20.tensor, h20.prompts) == pytest.approx((few * h100.tensor, few * h100.prompts))
+    assert (h20.idle, h20.memory) == (h100.idle, h100.memory)
+
+
 def test_joules_are_less_sure_than_watts_and_hold_what_is_predicted():
     result = at(20.0)
     watts, joules = (result.interval[name] for name in ENERGY_FIGURES)

@@ -12,7 +12,7 @@ from ridgeline.errors import InputError
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.hardware.cluster import held_to, load_gpu, make_cluster
 from ridgeline.serving.hardware.gpu_limits import GpuLimits
-from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, Traffic
+from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, OpenLoop, Traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.simulate import SimulationResult, simulate, step_time
 from ridgeline.serving.twin.steptime import StepTime
@@ -56,6 +56,12 @@ def test_a_lower_clock_slows_prompts_more_than_answers_and_neither_more_than_its
     assert 1.0 < decode < prefill < 1980 / 1500
 
 
+def test_prompts_do_not_notice_a_lock_above_the_clock_that_the_gpus_own_limit_leaves_them() -> None:
+    free, locked = times_of(held(llama(), GpuLimits())), times_of(held(llama(), GpuLimits(None, 1900)))
+    assert locked.prefill_s(8192, 8192 * 4096, 1, 8192) == free.prefill_s(8192, 8192 * 4096, 1, 8192)
+    assert locked.decode_s(16, 32_000) > free.decode_s(16, 32_000)
+
+
 def test_less_power_is_never_faster_and_never_drawn_beyond() -> None:
     results = [run(GpuLimits(watts)) for watts in (700, 600, 500, 400, 300, 200)]
     speeds = [result.summary.output_tok_s for result in results]
@@ -90,6 +96,20 @@ def test_watts_are_those_of_the_clock_that_a_step_runs_at() -> None:
         assert 0.93 * watts < busy.gpu_power_w <= watts  # type: ignore[operator]
 
 
+def test_a_gpu_that_waits_at_a_locked_clock_draws_less() -> None:
+    """81 W at 345 MHz, 125 W at 1,980: idle GPUs of benchmarks/twin/README.md."""
+    seldom = Traffic(Fixed(10, 2), 10, OpenLoop(0.1))
+    free, locked = (run(limits, seldom).gpu_power_w for limits in (GpuLimits(), GpuLimits(None, 990)))
+    assert 0.75 * free < locked < 0.85 * free  # type: ignore[operator]
+
+
+def test_drafts_that_a_step_verifies_draw_too() -> None:
+    times = times_of(held(llama(draft_tokens=4, accept_length=1.0), GpuLimits(400)))
+    times.decode_s(256, 51_200)
+    assert times.held is not None
+    assert times.held.pace < 1.0
+
+
 def test_a_clock_in_the_middle_makes_a_token_for_fewer_joules_than_either_end() -> None:
     free, middle, slow = (run(GpuLimits(None, mhz)).joules_per_output_token for mhz in (1980, 1100, 500))
     assert middle < 0.95 * free  # type: ignore[operator]
@@ -99,9 +119,10 @@ def test_a_clock_in_the_middle_makes_a_token_for_fewer_joules_than_either_end() 
 @pytest.mark.parametrize("limits", LIMITS)
 def test_bounds_are_wider_and_it_is_said_that_nobody_measured_it(limits: GpuLimits) -> None:
     free, found = run(GpuLimits()), run(limits)
-    for name in ("speed", "output_tok_s", "itl_p50_ms"):
+    for name in ("speed", "output_tok_s", "itl_p50_ms", "ttft_p50_ms"):
         (low, high), (free_low, free_high) = found.interval[name], free.interval[name]
         assert high / low > free_high / free_low
+    assert found.energy.spread > free.energy.spread  # type: ignore[union-attr]
     assert f"GPUs held to {' and '.join(limits.words)}" in found.reach
     assert "held to" not in free.reach
 
@@ -139,7 +160,7 @@ def test_a_gpu_is_spelled_with_what_it_is_held_to() -> None:
     assert gpu.limits == GpuLimits(500, 1500)
     assert gpu.spelled == "h200@500W@1500MHz"
     assert load_gpu(gpu.spelled) == gpu
-    assert str(make_cluster(gpu.spelled, 2)) == "2 x 8 H200 at 500W at 1500MHz"
+    assert str(make_cluster(gpu.spelled, 2)) == "2 x 8 H200 at 500W and 1500MHz"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +173,7 @@ def test_a_gpu_is_spelled_with_what_it_is_held_to() -> None:
         ("h200@2500MHz", "2500 MHz is more than the 1980 MHz"),
         ("h200@100W", "100 W is too far from what was measured to predict H200; give 175 W or more"),
         ("b300@1500MHz", "the highest clock of B300 is not known here; give it as `clock_mhz`"),
-        ("mi300x@500W", "how MI300X runs under a limit is not known here"),
+        ("mi300x@500W", "limits of MI300X are neither set nor predicted"),
     ],
 )
 def test_a_limit_that_nothing_is_known_of_is_refused(name: str, words: str) -> None:

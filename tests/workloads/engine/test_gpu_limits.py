@@ -17,6 +17,11 @@ import pytest
 
 from ridgeline.records.expression import Expression
 from ridgeline.records.outcome import Kind
+from ridgeline.records.run import OWN_LOG
+from ridgeline.serving.engines.base import ServingEngine
+from ridgeline.serving.engines.failures import FailureCause, cause_of
+from ridgeline.serving.engines.sglang.engine import SGLANG
+from ridgeline.serving.engines.vllm.engine import VLLM
 from ridgeline.serving.hardware.gpu_limits import CLOCK, POWER_LIMIT
 from ridgeline.serving.workloads.engine.session.held_gpus import held_gpus
 from ridgeline.serving.workloads.engine.session.process import EngineFailed
@@ -36,23 +41,28 @@ name, bus = sys.argv[1:], "00000000:C1:00.0"
 with (home / "calls").open("a") as calls:
     calls.write(" ".join(name) + chr(10))
 said = dict(option.removeprefix("--").split("=", 1) if "=" in option else (option[2:], "") for option in name)
-facts = {{"uuid": uuid, "power.limit": state["limit"], "power.default_limit": "700.00", "name": "NVIDIA H200",
+facts = {{"uuid": uuid, "power.limit": state["limit"], "mig.mode.current": state["mig"], "name": "NVIDIA H200",
          "memory.used": "500", "memory.total": "143771"}}
+if said.get("id", "").startswith("MIG-"):
+    print("No devices were found"); sys.exit(6)
 if "query-gpu" in said:
     print(", ".join(facts[column] for column in said["query-gpu"].split(",")))
     sys.exit()
-if said.get("id") != uuid:
+if said.get("id", uuid) != uuid:
     print("No devices were found"); sys.exit(6)
 if state["mood"] == "forbidden":
     print(f"Failed to set power management limit for GPU {{bus}}: Insufficient Permissions" if "power-limit" in said
           else f"The current user does not have permission to change clocks for GPU {{bus}}.")
     print("Terminating early due to previous errors."); sys.exit(4)
+if state["mood"] == "asked to end":
+    os.kill(os.getpid(), 15)
 if "power-limit" in said:
     watts = float(said["power-limit"])
     if not 200 <= watts <= 700:
         print(f"Provided power limit {{watts:.2f}} W is not a valid power limit which should be between 200.00 W and "
               f"700.00 W for GPU {{bus}}"); sys.exit(2)
     print(f"Power limit for GPU {{bus}} was set to {{watts:.2f}} W from {{state['limit']}} W.")
+    watts = max(watts, 450) if state["mood"] == "lavish" else watts
     state["limit"] = state["limit"] if state["mood"] == "deaf" else f"{{watts:.2f}}"
 elif "lock-gpu-clocks" in said and state["mood"] == "old":
     print(f"Setting locked GPU clocks is not supported for GPU {{bus}}.")
@@ -70,7 +80,7 @@ path.write_text(json.dumps(state))
 class StandInGpu:
     def __init__(self, folder: Path) -> None:
         self._state, self._calls, self._folder = folder / "gpu.json", folder / "calls", folder
-        self.set(limit="700.00", clock="", mood="willing")
+        self.set(limit="700.00", clock="", mood="willing", mig="Disabled")
 
     def set(self, **changes: str) -> None:
         known = json.loads(self._state.read_text()) if self._state.exists() else {}
@@ -85,7 +95,7 @@ class StandInGpu:
     @property
     def told(self) -> list[str]:
         lines = self._calls.read_text().splitlines() if self._calls.exists() else []
-        return [line.partition(" ")[2] for line in lines if "query" not in line]
+        return [line.rpartition(" ")[2] for line in lines if "query" not in line]
 
     @property
     def limits_of_nodes(self) -> list[str]:
@@ -122,57 +132,103 @@ def test_the_engine_runs_under_the_limits_and_the_gpu_has_its_own_again_afterwar
     assert gpu.limit == ("650.00", "")
     measured = json.loads((tmp_path / "runs" / "1" / "measured.json").read_text())
     assert measured["gpu_limits"] == {UUID: {POWER_LIMIT: 500.0, CLOCK: 1500.0}}
-    assert not list(records(tmp_path))
+    assert not records(tmp_path)
 
 
 def records(folder: Path) -> list[Path]:
-    return [*(folder / "cache" / "ridgeline" / "gpu-limits").glob("*"), *folder.glob("cache/**/gpu-limits/*")]
+    return list((folder / "cache" / "ridgeline" / "gpu-limits").glob("*.json"))
 
 
-def test_the_default_undoes_what_somebody_left(gpu: StandInGpu) -> None:
-    gpu.set(limit="300.00", clock="900,900")
-    with held_gpus({POWER_LIMIT: None, CLOCK: None}) as held:
-        assert gpu.limit == ("700.00", "")
-    assert held == {UUID: {POWER_LIMIT: 700.0}}
-    assert gpu.limit == ("300.00", "")
+def test_a_default_leaves_gpus_as_their_operator_has_them(tmp_path: Path, gpu: StandInGpu) -> None:
+    gpu.set(limit="300.00", clock="900,900", mood="forbidden")
+    asked, workload = limited(tmp_path)
+    outcome, _ = run_for_real(workload, asked, tmp_path / "runs" / "1", gpu_power_limit="default", gpu_clock="default")
+    assert outcome.kind is Kind.OK or "load generator" in outcome.reason, outcome
+    assert gpu.told == []
+    assert gpu.limit == ("300.00", "900,900")
 
 
-@pytest.mark.parametrize("mood", ["willing", "forbidden"])
-def test_a_default_that_is_there_already_asks_for_no_permission(gpu: StandInGpu, mood: str) -> None:
-    gpu.set(mood=mood)
-    with held_gpus({POWER_LIMIT: None, CLOCK: None}) as held:
-        assert held == {UUID: {POWER_LIMIT: 700.0}}
-    assert gpu.told == ["--reset-gpu-clocks"]
+def kill_while_holding(asked: dict[str, float]) -> None:
+    program = f"""
+import os
+from ridgeline.serving.workloads.engine.session.held_gpus import held_gpus
+with held_gpus({asked!r}):
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("next_asks", [{}, {POWER_LIMIT: 500.0}, {CLOCK: 1800.0}, {POWER_LIMIT: None}])
+@pytest.mark.parametrize("next_asks", [{}, {POWER_LIMIT: 500.0}, {CLOCK: 1800.0}])
 def test_the_next_session_undoes_what_a_killed_one_left(
-    tmp_path: Path, gpu: StandInGpu, next_asks: dict[str, float | None]
+    tmp_path: Path, gpu: StandInGpu, next_asks: dict[str, float]
 ) -> None:
     gpu.set(limit="650.00")
-    killed = held_gpus({POWER_LIMIT: 400.0, CLOCK: 1200.0})
-    killed.__enter__()
+    kill_while_holding({POWER_LIMIT: 400.0, CLOCK: 1200.0})
     assert gpu.limit == ("400.00", "1200,1200")
     with held_gpus(next_asks):
-        watts = {None: "700.00", 500.0: "500.00", 0.0: "650.00"}[next_asks.get(POWER_LIMIT, 0.0)]
+        watts = "500.00" if POWER_LIMIT in next_asks else "650.00"
         assert gpu.limit == (watts, "1800,1800" if CLOCK in next_asks else "")
     assert gpu.limit == ("650.00", "")
     assert not records(tmp_path)
 
 
-def test_a_torn_record_is_taken_for_the_drivers_default(tmp_path: Path, gpu: StandInGpu) -> None:
-    killed = held_gpus({POWER_LIMIT: 400.0})
-    killed.__enter__()
-    (record,) = (tmp_path / "cache" / "ridgeline" / "gpu-limits").iterdir()
-    record.write_text('{"gpu_po')
-    with held_gpus({}):
-        assert gpu.limit == ("700.00", "")
-    assert not record.exists()
+def test_a_limit_that_an_operator_has_set_since_stays(tmp_path: Path, gpu: StandInGpu) -> None:
+    gpu.set(limit="650.00")
+    kill_while_holding({POWER_LIMIT: 400.0})
+    gpu.set(limit="600.00")
+    with held_gpus({POWER_LIMIT: 500.0}):
+        assert gpu.limit == ("500.00", "")
+        gpu.set(limit="300.00")
+    assert gpu.limit == ("300.00", "")
+    assert not records(tmp_path)
+
+
+@pytest.mark.parametrize("next_asks", [{}, {POWER_LIMIT: 500.0}])
+def test_nobody_undoes_the_limits_of_a_session_that_runs(
+    tmp_path: Path, gpu: StandInGpu, next_asks: dict[str, float]
+) -> None:
+    with held_gpus({POWER_LIMIT: 400.0}):
+        with pytest.raises(EngineFailed, match=f"by another session: process {os.getpid()}") as failed:
+            held_gpus(next_asks).__enter__()
+        assert failed.value.cause.name == "gpu-in-use"
+        assert gpu.limit == ("400.00", "")
+    assert gpu.limit == ("700.00", "")
+
+
+def test_sessions_on_other_gpus_of_a_node_mind_their_own(
+    tmp_path: Path, gpu: StandInGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held_gpus({POWER_LIMIT: 400.0}):
+        monkeypatch.setenv("SLURM_PROCID", "1")
+        with held_gpus({}):
+            pass
+        with held_gpus({POWER_LIMIT: 300.0}):
+            assert gpu.limits_of_nodes == ["300.00"]
+        assert gpu.limits_of_nodes == ["700.00"]
+        assert gpu.limit == ("400.00", "")
+        monkeypatch.delenv("SLURM_PROCID")
+    assert gpu.limit == ("700.00", "")
+
+
+def test_a_limit_that_a_driver_makes_another_is_refused_and_given_back(gpu: StandInGpu) -> None:
+    gpu.set(mood="lavish")
+    with pytest.raises(EngineFailed, match="was to be limited to 400 W and is at 450") as failed:
+        held_gpus({POWER_LIMIT: 400.0}).__enter__()
+    assert failed.value.cause.name == "gpu-limits"
+    assert gpu.limit == ("700.00", "")
+
+
+@pytest.mark.parametrize("content", ['{"gpu_po', "[]", '{"gpu_power_limit": "--power-limit=650.00"}'])
+def test_a_record_that_nobody_can_read_is_told(tmp_path: Path, gpu: StandInGpu, content: str) -> None:
+    kill_while_holding({POWER_LIMIT: 400.0})
+    (record,) = records(tmp_path)
+    record.write_text(content)
+    with pytest.raises(EngineFailed, match=f"{record.name} cannot be read"), held_gpus({}):
+        pass
 
 
 def test_what_cannot_be_undone_is_no_ground_to_measure_on(tmp_path: Path, gpu: StandInGpu) -> None:
-    killed = held_gpus({POWER_LIMIT: 400.0})
-    killed.__enter__()
+    kill_while_holding({POWER_LIMIT: 400.0})
     gpu.set(mood="forbidden")
     with pytest.raises(EngineFailed, match="still held to what a session that was killed set"), held_gpus({}):
         pass
@@ -221,12 +277,29 @@ def test_a_driver_that_does_not_answer_leaves_what_undoes_it(
         assert gpu.limit == ("700.00", "")
 
 
+def test_a_limit_that_cannot_be_given_back_keeps_nothing_else_from_it(
+    tmp_path: Path, gpu: StandInGpu, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def hangs(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if "--power-limit=700.00" in command:
+            raise subprocess.TimeoutExpired(command, 20.0)
+        return run(command, **options)
+
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", hangs)
+    with held_gpus({POWER_LIMIT: 400.0, CLOCK: 1200.0}):
+        pass
+    assert gpu.limit == ("400.00", "")
+    assert "keeps the limits of this run: nvidia-smi --power-limit=700.00" in capsys.readouterr().err
+    assert records(tmp_path)
+
+
 def test_records_of_another_node_are_none_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     record = tmp_path / "cache" / "ridgeline" / "gpu-limits" / "GPU-of-another-node.json"
     record.parent.mkdir(parents=True)
-    record.write_text('{"gpu_power_limit": "--power-limit=700.00"}')
+    record.write_text('{"gpu_power_limit": {"set": "400", "undo": "--power-limit=700.00"}}')
     with held_gpus({}) as held:
         assert held == {}
     assert record.exists()
@@ -249,6 +322,23 @@ def test_who_is_asked_to_end_while_a_limit_is_given_back_ends_after_that(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert gpu.limit == ("700.00", "")
+
+
+def test_an_end_that_all_of_a_job_is_asked_for_does_not_stop_what_gives_a_limit_back(gpu: StandInGpu) -> None:
+    """Batch systems send SIGTERM to every process, nvidia-smi too."""
+    with held_gpus({POWER_LIMIT: 400.0, CLOCK: 1200.0}):
+        gpu.set(mood="asked to end")
+    assert gpu.limit == ("700.00", "")
+
+
+@pytest.mark.parametrize("visible", ["0", "MIG-5f3a"])
+def test_slices_of_a_gpu_are_not_held(gpu: StandInGpu, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    gpu.set(mig="Enabled")
+    with pytest.raises(EngineFailed, match=r"slices of a GPU \(MIG\) share its limits") as failed:
+        held_gpus({POWER_LIMIT: 400.0}).__enter__()
+    assert failed.value.cause.name == "gpu-limits"
+    assert gpu.told == []
 
 
 def test_nothing_is_touched_where_nothing_is_asked(gpu: StandInGpu) -> None:
@@ -314,6 +404,16 @@ def test_each_of_several_nodes_holds_its_own(tmp_path: Path, gpu: StandInGpu, mo
     assert gpu.limits_of_nodes == (["700.00", "700.00"] if mood == "willing" else [])
 
 
+@pytest.mark.parametrize("name", ["gpu-limits", "gpu-in-use", "gpu-broken"])
+@pytest.mark.parametrize("engine", [SGLANG, VLLM], ids=["sglang", "vllm"])
+def test_what_a_session_on_another_node_says_is_the_cause(engine: ServingEngine, name: str) -> None:
+    said = FailureCause(name, 0, "GPU 1 is at 700.00", at_start=True).marked_line(OWN_LOG)
+    log = engine.read([said, "srun: error: node002: task 1: Exited with exit code 1"])
+    cause = cause_of(log.failures, log.weights_loaded)
+    assert cause is not None
+    assert cause.name == name
+
+
 def test_a_clock_that_was_not_kept_is_no_measurement_of_it(tmp_path: Path, gpu: StandInGpu) -> None:
     asked, workload = limited(tmp_path)
     run_for_real(workload, asked, tmp_path / "runs" / "1", gpu_clock=1500)
@@ -339,6 +439,7 @@ def test_a_clock_that_was_not_kept_is_no_measurement_of_it(tmp_path: Path, gpu: 
         (["much"], "", "'much' is no limit"),
         ([800], "h200", "800 W is more than the 700 W that H200 has at most"),
         ([800], "", ""),
+        ([500], "mi300x", "only those of NVIDIA's GPUs"),
         (["default", 500, 12.5], "h200", ""),
     ],
 )
@@ -385,6 +486,13 @@ def test_what_a_person_pastes_sets_the_limits_and_no_flag_of_the_engine(tmp_path
     assert "nvidia-smi" not in workload.paste({POWER_LIMIT: "default", CLOCK: "default"})
 
 
-def test_a_default_is_pasted_where_the_operator_holds_gpus_to_less(tmp_path: Path) -> None:
-    asked = study(tmp_path, "sglang-serve", {POWER_LIMIT: ["default"]}, goal="output_tok_s", gpu="h200@400W")
-    assert "\nnvidia-smi --power-limit=700 " in sglang_serve(asked).paste({POWER_LIMIT: "default"})
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_a_pasted_server_gives_gpus_back_when_it_ends(tmp_path: Path, gpu: StandInGpu, shell: str) -> None:
+    gpu.set(limit="650.00")
+    asked = study(tmp_path, "sglang-serve", {POWER_LIMIT: [500], CLOCK: [1500]}, goal="output_tok_s")
+    text = sglang_serve(asked).paste({POWER_LIMIT: 500, CLOCK: 1500})
+    done = subprocess.run([shell, "-c", text], check=False, capture_output=True, text=True, timeout=60)
+    assert "'sglang.launch_server'" in done.stderr, "which nothing here has"
+    assert gpu.told == [
+        "--power-limit=500", "--lock-gpu-clocks=1500,1500", "--power-limit=650.00", "--reset-gpu-clocks"
+    ]  # fmt: skip

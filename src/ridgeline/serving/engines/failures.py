@@ -415,7 +415,8 @@ LIBRARY_TEXTS: tuple[FailureText, ...] = (
         r"|Xid \([^)]{1,60}\): (?:48|62|64|74|79|9[245]|119|120|140|143)\b",
         sure=True,
     ),
-    _text("gpu-limits", rf"^{MARK}gpu-limits\b", sure=True),  # what a session on another node of the job says
+    # what a session on another node of the job says before its engine starts
+    *(_text(name, rf"^{MARK}{name}\b", sure=True) for name in ("gpu-limits", "gpu-in-use", "gpu-broken")),
     _text("gpu-in-use", r"CUDA-capable device\(s\) is/are busy or unavailable", sure=True),
     # a GPU that the wheel has no code for: sglang 24302, 38515
     _text(
@@ -544,7 +545,7 @@ RAISED = r"(?:\w{1,40}\.){0,5}(?:\w{0,60}(?:Error|Exception|OutOfResources): |\w
 # Each line that one of these rows matches has one of these words: most stand in an exception.
 LIBRARY_WORDS = (
     *("rror", "xception", "emory", "oom-", "fault", "exit code", "atchdog", "ADDRINUSE", "in use", "Xid ", "inja"),
-    *("GPU is lost", "off the bus", "common_ops", "nvcc", "nvshmem", "ibgda_", "mlx5dv", "create ah"),
+    *("GPU is lost", "off the bus", "common_ops", "nvcc", "nvshmem", "ibgda_", "mlx5dv", "create ah", MARK),
 )
 
 

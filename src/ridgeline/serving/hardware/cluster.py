@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ridgeline.errors import InputError, did_you_mean
-from ridgeline.records.expression import Value, is_number
-from ridgeline.serving.hardware.gpu_limits import CLOCK, NO_LIMITS, POWER_LIMIT, GpuLimits, asked_limits, parse_limits
+from ridgeline.records.expression import is_number
+from ridgeline.serving.hardware.gpu_limits import NO_LIMITS, GpuLimits, parse_limits
 
 # YAML files of people's own, with numbers as YAML 1.2 and study files have them: to PyYAML alone 4.8e12 is text.
 
@@ -137,7 +137,9 @@ class Cluster:
         return self.nodes * self.node.gpus
 
     def __str__(self) -> str:
-        return " at ".join((f"{self.nodes} x {self.node.gpus} {self.gpu.name.upper()}", *self.gpu.limits.words))
+        held = self.gpu.limits.words
+        at = f" at {' and '.join(held)}" if held else ""
+        return f"{self.nodes} x {self.node.gpus} {self.gpu.name.upper()}{at}"
 
 
 def load_gpu(name: str) -> Gpu:
@@ -152,8 +154,6 @@ def held_to(gpu: Gpu, limits: GpuLimits) -> Gpu:
     if too_much := beyond_limits(gpu, limits):
         raise InputError(too_much)
     name = gpu.name.upper()
-    if limits and gpu.is_amd:
-        raise InputError(f"how {name} runs under a limit is not known here: only NVIDIA's GPUs are modelled so")
     for what, value, highest in _compared(gpu, limits):
         if highest is None:
             raise InputError(
@@ -171,23 +171,10 @@ def held_to(gpu: Gpu, limits: GpuLimits) -> Gpu:
     return replace(gpu, limits=GpuLimits(power_w, None if limits.clock_mhz == gpu.clock_mhz else limits.clock_mhz))
 
 
-def limit_commands(settings: Mapping[str, Value | None], gpu: Gpu | None) -> list[str]:
-    """What a person types on each node, as root, before the engine starts. A default needs nothing, but on a GPU that
-    its operator holds to less."""
-    usual, asked = gpu.limits if gpu is not None else NO_LIMITS, asked_limits(settings)
-    found = []
-    watts = asked.get(POWER_LIMIT) or (gpu.power_w if gpu is not None and usual.power_w is not None else None)
-    if POWER_LIMIT in asked and watts is not None:
-        found.append(f"nvidia-smi --power-limit={watts:.0f}")
-    if (mhz := asked.get(CLOCK)) is not None:
-        found.append(f"nvidia-smi --lock-gpu-clocks={mhz:.0f},{mhz:.0f}")
-    elif CLOCK in asked and usual.clock_mhz is not None:
-        found.append("nvidia-smi --reset-gpu-clocks")
-    return found
-
-
 def beyond_limits(gpu: Gpu, limits: GpuLimits) -> str:
-    """Why no driver sets them on this GPU, as far as that is certain."""
+    """Why nvidia-smi does not set them on this GPU, as far as that is certain."""
+    if limits and gpu.is_amd:
+        return f"limits of {gpu.name.upper()} are neither set nor predicted: only those of NVIDIA's GPUs are"
     for what, value, highest in _compared(gpu, limits):
         if highest is not None and value > highest:
             unit = _UNITS[what]

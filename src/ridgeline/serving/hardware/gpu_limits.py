@@ -1,7 +1,8 @@
 """What GPUs are held to: a limit of power and a locked clock, as `nvidia-smi -pl` and `-lgc` set them.
 
-A study varies them as the knobs `gpu_power_limit` (watts) and `gpu_clock` (MHz), set before its engine starts. Behind
-a GPU's name, h200@500W or h200@500W@1500MHz, they say how its operator keeps it.
+A study varies them as the knobs `gpu_power_limit` (watts) and `gpu_clock` (MHz), set before its engine starts;
+`default` leaves GPUs as they are found. Behind a GPU's name, h200@500W or h200@500W@1500MHz, they say how its operator
+keeps it.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from ridgeline.errors import InputError
 from ridgeline.records.expression import Value, is_number
 
 POWER_LIMIT, CLOCK = LIMIT_KNOBS = ("gpu_power_limit", "gpu_clock")
-BY_DEFAULT = "default"  # the value that undoes a limit
+AS_FOUND = "default"  # the value that sets no limit
 _UNITS = {POWER_LIMIT: "watts", CLOCK: "MHz"}
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?) ?(w|mhz)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLimits:
-    """None: as the driver has it by default."""
+    """None: its own."""
 
     power_w: float | None = None
     clock_mhz: float | None = None
@@ -54,22 +55,42 @@ def parse_limits(name: str, written: list[str]) -> GpuLimits:
 
 def wrong_limit(name: str, value: Value) -> str:
     """Why a knob cannot have this value; empty where it can."""
-    if value == BY_DEFAULT or (is_number(value) and value > 0):
+    if value == AS_FOUND or (is_number(value) and value > 0):
         return ""
-    return f"{value!r} is no limit; give a number of {_UNITS[name]} above zero, or {BY_DEFAULT}"
+    return f"{value!r} is no limit; give a number of {_UNITS[name]} above zero, or {AS_FOUND}"
 
 
-def asked_limits(settings: Mapping[str, Value | None]) -> dict[str, float | None]:
-    """What a setting asks for, by knob; None: the driver's default. A knob that it lacks is left as it is. InputError
-    where a value, derived perhaps, is none."""
-    asked = {name: value for name in LIMIT_KNOBS if (value := settings.get(name)) is not None}
-    for name, value in asked.items():
+def asked_limits(settings: Mapping[str, Value | None]) -> dict[str, float]:
+    """What a setting asks for, by knob; without what it leaves as GPUs are found. InputError where a value, derived
+    perhaps, is none."""
+    asked = {}
+    for name in LIMIT_KNOBS:
+        if (value := settings.get(name)) is None:
+            continue
         if wrong := wrong_limit(name, value):
             raise InputError(f"{name}: {wrong}")
-    return {name: None if value == BY_DEFAULT else float(value) for name, value in asked.items()}
+        if is_number(value):
+            asked[name] = float(value)
+    return asked
 
 
 def limits_at(settings: Mapping[str, Value | None], usual: GpuLimits) -> GpuLimits:
     """Those of a setting, on GPUs that are usually held to others."""
     asked = asked_limits(settings)
     return GpuLimits(asked.get(POWER_LIMIT, usual.power_w), asked.get(CLOCK, usual.clock_mhz))
+
+
+def limit_commands(settings: Mapping[str, Value | None]) -> list[str]:
+    """What a person types on a node, as root, before the engine starts."""
+    options = {POWER_LIMIT: "--power-limit={0:.0f}", CLOCK: "--lock-gpu-clocks={0:.0f},{0:.0f}"}
+    return [f"nvidia-smi {options[name].format(value)}" for name, value in asked_limits(settings).items()]
+
+
+def held_while_pasted(settings: Mapping[str, Value | None]) -> list[str]:
+    """Lines before a pasted server, in a shell of its own, that also give GPUs back when it ends."""
+    now = "$(nvidia-smi --query-gpu=power.limit --format=csv,noheader,nounits | head -n 1)"
+    undo = {POWER_LIMIT: f"nvidia-smi --power-limit={now}", CLOCK: "nvidia-smi --reset-gpu-clocks"}
+    if not (commands := limit_commands(settings)):
+        return []
+    # not every sh heeds EXIT when it is interrupted
+    return [f'trap "{"; ".join(undo[name] for name in asked_limits(settings))}" EXIT HUP INT TERM', *commands]

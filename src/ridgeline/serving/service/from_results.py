@@ -21,8 +21,8 @@ from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.layout_rules import uses_deepep
 from ridgeline.serving.engines.releases import release_written
 from ridgeline.serving.engines.sglang.failures import BOOTSTRAP_VARIABLE
-from ridgeline.serving.hardware.cluster import GIB, held_to, limit_commands, load_gpu
-from ridgeline.serving.hardware.gpu_limits import limits_at
+from ridgeline.serving.hardware.cluster import GIB, held_to, load_gpu
+from ridgeline.serving.hardware.gpu_limits import limit_commands, limits_at
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit
 from ridgeline.serving.planner.commands import (
@@ -395,7 +395,6 @@ def text_of_answer(study: Study, answer: Answer, path: Path) -> str:
     head = f"# `ridgeline service check {shlex.quote(path.name)}` shows every command; add replicas and a router\n"
     if found["model"] == NO_WEIGHTS:
         head += "# benchmark only: no real weights were measured; name the folder of yours as `model`\n"
-    gpu = study.workload.options.get("gpu")
-    if limits := limit_commands(settings, load_gpu(str(gpu)) if gpu else None):
+    if limits := limit_commands(settings):
         head += f"# found with such limits of GPUs: on each node, as root, before its servers: {'; '.join(limits)}\n"
     return head + service_text(found)

@@ -28,8 +28,7 @@ from ridgeline.records.study import ProfileStage, Study
 from ridgeline.serving.engines.base import HEAD, MODEL, NSYS, PORT, RENDEZVOUS, ServingEngine, Span, StepNeeds
 from ridgeline.serving.engines.install import Install
 from ridgeline.serving.engines.releases import NEWEST
-from ridgeline.serving.hardware.cluster import limit_commands
-from ridgeline.serving.hardware.gpu_limits import asked_limits
+from ridgeline.serving.hardware.gpu_limits import asked_limits, held_while_pasted, limit_commands
 from ridgeline.serving.model.config import preset_names
 from ridgeline.serving.ports import RENDEZVOUS_PORT, SGLANG_PORT
 from ridgeline.serving.traffic.requests import record_line
@@ -40,7 +39,6 @@ from ridgeline.serving.workloads.engine.settings import (
     LOAD_FORMAT,
     DummyWeights,
     KnobNames,
-    known_gpu,
     prediction,
 )
 from ridgeline.workloads.base import NO_WEIGHTS, ServedAs
@@ -228,7 +226,7 @@ class Scripts:
             for step in self._steps(settings, resources)
             if step.command
         ]
-        parts += [f"on each node, as root: {line}" for line in limit_commands(settings, known_gpu(self._options.gpu))]
+        parts += [f"on each node, as root: {line}" for line in limit_commands(settings)]
         parts.append(f"the engine ({_ENGINE_SCRIPT}): {self.engine(settings, profile)}")
         # a command may hold a program of several lines, and each of them must stay a comment
         return "".join(f"# {line}\n" for text in parts for line in text.splitlines())
@@ -264,7 +262,7 @@ class Scripts:
         elif self._makes_model:
             model, make = made_model(model)
             before = [*before, make]
-        before += limit_commands(settings, known_gpu(self._options.gpu))
+        before += held_while_pasted(settings)
         return PastedServer(
             self._dialect,
             install.python,

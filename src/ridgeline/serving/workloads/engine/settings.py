@@ -216,10 +216,7 @@ class KnobNames:
         return bool(self._options.engines or self._options.engine_fields)
 
     def _wrong_values(self, release: Version) -> Iterator[Problem]:
-        flags = set(self._flag_names)
-
-        flags |= set(LIMIT_KNOBS)
-        gpu = known_gpu(self._options.gpu)
+        flags, gpu = {*self._flag_names, *LIMIT_KNOBS}, known_gpu(self._options.gpu)
 
         def wrong_value(name: str, value: Value) -> str:
             if name not in LIMIT_KNOBS:

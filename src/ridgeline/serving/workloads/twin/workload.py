@@ -41,8 +41,8 @@ from ridgeline.serving.engines.releases import NEWEST, Version, engine_of, relea
 from ridgeline.serving.engines.settings import layout_of, model_of, role_of, settings_of
 from ridgeline.serving.engines.sglang.engine import SGLANG
 from ridgeline.serving.engines.sglang.log import read_sglang_log
-from ridgeline.serving.hardware.cluster import GIB, limit_commands
-from ridgeline.serving.hardware.gpu_limits import asked_limits
+from ridgeline.serving.hardware.cluster import GIB
+from ridgeline.serving.hardware.gpu_limits import asked_limits, held_while_pasted
 from ridgeline.serving.traffic.limits import terms
 from ridgeline.serving.traffic.traffic import AsRecorded, OpenLoop
 from ridgeline.serving.twin.calibration import PRIOR_SPREAD
@@ -280,8 +280,7 @@ class TwinWorkload(Workload):
 
     def _server(self, settings: Settings, model: str, flags: list[str], before: list[str]) -> str:
         asked, env = self._study.job.resources(settings), self._scripts.env(settings)
-        gpu = self._options.cluster.gpu if self._options.cluster is not None else None
-        before = [*before, *limit_commands(settings, gpu)]
+        before = [*before, *held_while_pasted(settings)]
         return PastedServer(self._engine, Install().python, model, flags, env, LOCAL, asked, (), before).text()
 
     def served_as(self, settings: Settings) -> ServedAs:

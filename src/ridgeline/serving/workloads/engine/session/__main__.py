@@ -178,8 +178,8 @@ class Session:
             self._run_engine()
 
     @property
-    def _limits(self) -> Mapping[str, float | None]:
-        found: Mapping[str, float | None] = self.spec.get("gpu_limits", {})
+    def _limits(self) -> Mapping[str, float]:
+        found: Mapping[str, float] = self.spec.get("gpu_limits", {})
         return found
 
     def _run_engine(self) -> None:
