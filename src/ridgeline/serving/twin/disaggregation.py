@@ -304,10 +304,10 @@ class Disaggregated:
     def now_s(self) -> float:
         engine = self._next = self._next or self._furthest_behind()
         first = math.inf if engine is None else engine.clock
-        if self._messages:
-            first = min(first, self._messages[0][0])
-        if math.isinf(first) and any(d.bootstrapping for d in self.decode):
-            return min(d.bootstrapping[0][1] for d in self.decode if d.bootstrapping)
+        if self._messages and self._messages[0][0] < first:
+            first = self._messages[0][0]
+        if first == math.inf:
+            return min((d.bootstrapping[0][1] for d in self.decode if d.bootstrapping), default=first)
         return first
 
     def backlog_s(self, at_s: float) -> float:
@@ -354,7 +354,9 @@ class Disaggregated:
             return [r for d in self.decode for r in self._expire(d, math.inf)]
         # decode engines meet only through prompts and endings: where no ending sends anything they may run apart
         alone = not self.endings_send and isinstance(engine, DecodeEngine)
-        horizon = min(limit_s, self._messages[0][0]) if self._messages else limit_s
+        horizon = limit_s
+        if self._messages and self._messages[0][0] < horizon:
+            horizon = self._messages[0][0]
         for other in self.prefill if alone else self._engines:
             if other.clock < horizon and other is not engine and not other.idle:
                 horizon = other.clock
@@ -364,8 +366,9 @@ class Disaggregated:
                 self._transfer(engine, request)
             return []
         assert isinstance(engine, DecodeEngine)
-        ended += self._expire(engine, engine.clock)
-        self._reserve(engine, engine.clock)
+        if engine.bootstrapping:
+            ended += self._expire(engine, engine.clock)
+            self._reserve(engine, engine.clock)
         return ended
 
     def _deliver(self) -> list[Request]:
