@@ -347,6 +347,11 @@ class Disaggregated:
         self._reserve(decode, at_s)
 
     def advance(self, limit_s: float) -> list[Request]:
+        while not (ended := self._event(limit_s)) and self.now_s < limit_s:
+            pass
+        return ended
+
+    def _event(self, limit_s: float) -> list[Request]:
         engine, self._next = self._next or self._furthest_behind(), None
         if self._messages and (engine is None or self._messages[0][0] <= engine.clock):
             return self._deliver()
