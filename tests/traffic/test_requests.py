@@ -80,6 +80,8 @@ def test_percentiles_of_values_and_of_counted_gaps(monkeypatch: pytest.MonkeyPat
     counted = Spread.of([0.010, 0.001, 0.100], [9, 90, 1])
     assert counted is not None
     assert (counted.mean, counted.p50, counted.p90, counted.p95, counted.p99) == pytest.approx((2.8, 1, 1, 10, 10))
+    values, counts = [0.01, 0.001, 0.01, 0.1, 0.01], [3, 90, 5, 1, 1]
+    assert Spread.of(values, counts) == Spread.of(values[::-1], counts[::-1]), "whatever their order"
     assert Spread.of([]) is None
     assert Spread.of([0.007]) == Spread(*[pytest.approx(7.0)] * 5)
 

@@ -172,7 +172,7 @@ def test_a_server_keeps_nothing_of_what_it_has_served() -> None:
     assert engine.idle
     assert engine.used_tokens == 0
     assert len(engine.usage) == 1
-    assert (engine.runs.gaps, engine.runs.counts, engine.runs.first_ends) == ([], [], [])
+    assert (engine.runs.gaps, engine.runs.rows) == ([], [])
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.5])

@@ -132,8 +132,7 @@ def rank_weight_bytes(model: Model, layout: Layout, stage: int | None = None) ->
 
 
 def _bytes_in(matrix: Matrix, layers: range, model: Model, layout: Layout) -> float:
-    here = sum(1 for n in matrix.layers if n in layers)
-    copies = here * matrix.per_layer
+    copies = sum(map(layers.__contains__, matrix.layers)) * matrix.per_layer
     return matrix.rows * matrix.cols * copies * BYTES_PER_WEIGHT[matrix.dtype] / matrix_shards(matrix, layout, model)
 
 
@@ -158,7 +157,7 @@ def _pool_bytes_in(mixer: Mixer, layers: range, model: Model, layout: Layout) ->
     if not isinstance(kind, Attention):
         return 0.0
     share = 1.0 if kind.keeps_everything else WINDOW_POOL_SHARE
-    return model.layer_kv_bytes(kind, layout.attn_tp) * share * sum(1 for n in mixer.layers if n in layers)
+    return model.layer_kv_bytes(kind, layout.attn_tp) * share * sum(map(layers.__contains__, mixer.layers))
 
 
 _GROUPS = re.compile(r"(?:(\d{1,6})x)?(\d{1,6})(gpu)?(?::(.+))?")

@@ -254,7 +254,7 @@ def _simulated() -> list[str]:
 
 def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, pool_tokens: int) -> Applied:
     """What the engine would apply for this layout. `pool_tokens` is one attention-DP rank's KV pool."""
-    own = defaults_of(settings.engine)
+    own, token_bytes = defaults_of(settings.engine), rank_kv_bytes_per_token(model, layout)
     chunk = settings.chunked_prefill_size or own.chunk(settings, gpu, layout)
     running = settings.max_running_requests
     if running is None:
@@ -292,18 +292,20 @@ def resolve(settings: EngineSettings, model: Model, gpu: Gpu, layout: Layout, po
         sorts_logits=settings.top_p and own.sorts_logits(settings),
         expert_rows=own.expert_rows(settings, model),
         eviction=settings.eviction,
-        host_tokens=_host_tokens(own, settings, model, layout, pool_tokens),
-        host_token_s=rank_kv_bytes_per_token(model, layout) / gpu.host_bytes_s,
+        host_tokens=_host_tokens(own, settings, layout, token_bytes, pool_tokens),
+        host_token_s=token_bytes / gpu.host_bytes_s,
         host_policy=settings.host_tier_policy,
     )
 
 
-def _host_tokens(own: EngineDefaults, settings: EngineSettings, model: Model, layout: Layout, pool_tokens: int) -> int:
+def _host_tokens(
+    own: EngineDefaults, settings: EngineSettings, layout: Layout, token_bytes: float, pool_tokens: int
+) -> int:
     """What the whole engine's tier in host memory holds; each rank has its part of it, and so its own copy of a latent
     that all ranks keep."""
     if settings.host_tier_ratio and not own.host_tier_by_ratio:
         raise InputError(f"{settings.engine} takes no host tier in KV pools (2x); give its size, such as 600")
-    size = own.host_rank_bytes(settings, layout) / rank_kv_bytes_per_token(model, layout)
+    size = own.host_rank_bytes(settings, layout) / token_bytes
     return int(size or settings.host_tier_ratio * pool_tokens) * layout.attn_dp
 
 

@@ -241,7 +241,7 @@ def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
 
     def keeps(rate_s: float) -> bool:
         try:
-            return keeps_limits(scheme.run(_share(traffic, scheme, rate_s), most_late).summary)
+            return keeps_limits(scheme.summary(_share(traffic, scheme, rate_s), most_late))
         except TooLate:
             return False
 

@@ -15,8 +15,9 @@ from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout, disaggregated
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, units
+from ridgeline.serving.traffic.requests import Summary
 from ridgeline.serving.traffic.traffic import Traffic
-from ridgeline.serving.twin.simulate import SimulationResult, simulate
+from ridgeline.serving.twin.simulate import SimulationResult, simulate, summary_of
 
 # Which prefill and decode groups are worth simulating together.
 #
@@ -204,10 +205,13 @@ class Scheme:
             decode_settings=shape.decode.settings,
         )
 
-    def run(self, traffic: Traffic, most_late: float | None = None) -> SimulationResult:
-        """One slice under its own traffic, to its end or until TTFT limits are lost (`simulate`)."""
-        q = self.question
-        return simulate(self.deployment(), traffic, q.calibration, q.slos, most_late=most_late)
+    def run(self, traffic: Traffic) -> SimulationResult:
+        """One slice under its own traffic."""
+        return simulate(self.deployment(), traffic, self.question.calibration, self.question.slos)
+
+    def summary(self, traffic: Traffic, most_late: float) -> Summary:
+        """That of `run`, or TooLate as soon as TTFT limits are lost (`summary_of`)."""
+        return summary_of(self.deployment(), traffic, self.question.calibration, self.question.slos, most_late)
 
     def with_slices(self, slices: int) -> Scheme:
         if not isinstance(self.shape, Pair):

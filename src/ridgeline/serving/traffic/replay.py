@@ -61,6 +61,8 @@ class OfSession(Protocol):
 
 def by_session(rows: Sequence[OfSession]) -> list[list[int]]:
     """Places of the rows of each session, in order; a row of no session is one of its own."""
+    if all(row.session is None for row in rows):
+        return [[place] for place in range(len(rows))]
     found: dict[object, list[int]] = {}
     for place, row in enumerate(rows):
         found.setdefault(("alone", place) if row.session is None else row.session, []).append(place)

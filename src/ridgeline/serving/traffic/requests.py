@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from math import fsum
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ class Spread(JsonForm):
                 below, above = ordered[int(low)], ordered[min(int(low) + 1, len(ordered) - 1)]
                 points.append(below + (above - below) * share)
             return cls(fsum(ordered) / len(ordered) * 1000.0, *(p * 1000.0 for p in points))
-        pairs = sorted(zip(values_s, counts, strict=True))
+        pairs = sorted(zip(values_s, counts, strict=True), key=itemgetter(0))
         sums = list(accumulate(n for _, n in pairs))
         total = sums[-1]
         # the smallest value whose share of all gaps reaches the quantile

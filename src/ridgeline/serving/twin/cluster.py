@@ -96,7 +96,8 @@ class Front(Protocol):
     def send(self, request: Request, at_s: float) -> None: ...
 
     def advance(self, limit_s: float) -> list[Request]:
-        """Moves the furthest-behind engine on, at most to the first step past `limit_s`; returns who ended."""
+        """Moves the furthest-behind engine on, at most to the first step past `limit_s`; returns who ended. While that
+        is nobody, it may go on with the next."""
         ...
 
     @property

@@ -283,7 +283,7 @@ class Disaggregated:
         self.to_prefill = Router(prefill, policy)
         self.to_decode = Router(decode, policy)
         self._engines: tuple[Engine, ...] = (*prefill, *decode)
-        self._next: Engine | None = None  # the engine that moves next, as long as none has moved
+        self._order: list[tuple[float, int]] = []  # heap of those that have work: clock and place
         self.endings_send = True  # a closed loop: whoever ends makes room for another
         self._messages: list[tuple[float, int, str, Request, Engine]] = []
         self._sent = 0
@@ -302,12 +302,11 @@ class Disaggregated:
 
     @property
     def now_s(self) -> float:
-        engine = self._next = self._next or self._furthest_behind()
-        first = math.inf if engine is None else engine.clock
-        if self._messages:
-            first = min(first, self._messages[0][0])
-        if math.isinf(first) and any(d.bootstrapping for d in self.decode):
-            return min(d.bootstrapping[0][1] for d in self.decode if d.bootstrapping)
+        first = self._order[0][0] if self._order else math.inf
+        if self._messages and self._messages[0][0] < first:
+            first = self._messages[0][0]
+        if first == math.inf:
+            return min((d.bootstrapping[0][1] for d in self.decode if d.bootstrapping), default=first)
         return first
 
     def backlog_s(self, at_s: float) -> float:
@@ -316,17 +315,6 @@ class Disaggregated:
             if engine.streamed_s > at_s:
                 behind_s += engine.streamed_s - at_s
         return behind_s / len(self.decode)
-
-    def _furthest_behind(self) -> Engine | None:
-        found: Engine | None = None
-        first = math.inf
-        for prefill in self.prefill:
-            if prefill.clock < first and prefill.load:
-                found, first = prefill, prefill.clock
-        for decode in self.decode:  # spelled out: this is asked before every event
-            if decode.clock < first and (decode.running or decode.waiting or decode.chunked):
-                found, first = decode, decode.clock
-        return found
 
     def send(self, request: Request, at_s: float) -> None:
         decode = self.to_decode.choose(request.arrival)
@@ -347,39 +335,58 @@ class Disaggregated:
         self._reserve(decode, at_s)
 
     def advance(self, limit_s: float) -> list[Request]:
-        engine, self._next = self._next or self._furthest_behind(), None
-        if self._messages and (engine is None or self._messages[0][0] <= engine.clock):
+        while not (ended := self._event(limit_s)) and self.now_s < limit_s:
+            pass
+        return ended
+
+    def _event(self, limit_s: float) -> list[Request]:
+        order = self._order
+        if self._messages and (not order or self._messages[0][0] <= order[0][0]):
             return self._deliver()
-        if engine is None:
+        if not order:
             return [r for d in self.decode for r in self._expire(d, math.inf)]
+        _, place = heapq.heappop(order)
+        engine = self._engines[place]
+        horizon = limit_s
+        if self._messages and self._messages[0][0] < horizon:
+            horizon = self._messages[0][0]
         # decode engines meet only through prompts and endings: where no ending sends anything they may run apart
-        alone = not self.endings_send and isinstance(engine, DecodeEngine)
-        horizon = min(limit_s, self._messages[0][0]) if self._messages else limit_s
-        for other in self.prefill if alone else self._engines:
-            if other.clock < horizon and other is not engine and not other.idle:
-                horizon = other.clock
+        if not self.endings_send and isinstance(engine, DecodeEngine):
+            for prefill in self.prefill:
+                if prefill.clock < horizon and not prefill.idle:
+                    horizon = prefill.clock
+        elif order and order[0][0] < horizon:
+            horizon = order[0][0]
         ended = engine.advance(horizon)
+        if not engine.idle:
+            heapq.heappush(order, (engine.clock, place))
         if isinstance(engine, PrefillEngine):
             for request in ended:
                 self._transfer(engine, request)
             return []
         assert isinstance(engine, DecodeEngine)
-        ended += self._expire(engine, engine.clock)
-        self._reserve(engine, engine.clock)
+        if engine.bootstrapping:
+            ended += self._expire(engine, engine.clock)
+            self._reserve(engine, engine.clock)
         return ended
 
     def _deliver(self) -> list[Request]:
         at_s, _, kind, request, engine = heapq.heappop(self._messages)
+        was_idle = engine.idle
         if kind == "prefill":
             worker = request.worker
             engine.submit(request, at_s)
             request.worker = worker
+            if was_idle:
+                heapq.heappush(self._order, (engine.clock, self._engines.index(engine)))
             return []
         assert isinstance(engine, DecodeEngine)
         if kind == "found":
             self._bootstrap(engine, request, at_s)
             return []
         ended = engine.receive(request, at_s)
+        if was_idle and not engine.idle:
+            heapq.heappush(self._order, (engine.clock, self._engines.index(engine)))
         if ended:
             self._reserve(engine, max(engine.clock, at_s))
         return ended

@@ -64,17 +64,15 @@ class DecodeRuns:
 
     def __init__(self, pace: TokenPace) -> None:
         self.pace = pace
-        self.first_ends: list[float] = []
-        self.steps_s: list[float] = []
-        self.counts: list[int] = []
-        self.first_steps: list[int] = []
+        # (end of the first step, how far apart the others are, number of the first step, how many there are)
+        self.rows: list[tuple[float, float, int, int]] = []
         # (gap, how many tokens saw it), over all requests
         self.gaps: list[tuple[float, int]] = []
         self.last_end = 0.0
         self._step = 0
 
     def __len__(self) -> int:
-        return len(self.counts)
+        return len(self.rows)
 
     def add(
         self,
@@ -100,10 +98,7 @@ class DecodeRuns:
                 gaps.append((step_s, (steps - 1) * batch))
         else:
             self._add_several(first_end, step_s, steps, batch, fresh, ending)
-        self.first_ends.append(first_end)
-        self.steps_s.append(step_s)
-        self.counts.append(steps)
-        self.first_steps.append(self._step)
+        self.rows.append((first_end, step_s, self._step, steps))
         self._step += steps
         self.last_end = start_s + step_s * steps
 
@@ -177,12 +172,11 @@ class RequestGaps:
             if last is not None:
                 yield joined_s - last, None, 1  # sent back and computed again: the wait is one long gap
             last = joined_s
-            for n in range(first, end):
-                step, count = runs.first_steps[n], runs.counts[n]
-                yield runs.first_ends[n] - last, step, 1
+            for first_end, step_s, step, count in runs.rows[first:end]:
+                yield first_end - last, step, 1
                 if count > 1:
-                    yield runs.steps_s[n], step + 1, count - 1
-                last = runs.first_ends[n] + runs.steps_s[n] * (count - 1)
+                    yield step_s, step + 1, count - 1
+                last = first_end + step_s * (count - 1)
 
     def _several(self) -> Iterator[tuple[float, int]]:
         """Speculative decoding: the tokens of each step, of which the last may bring more than are wanted."""

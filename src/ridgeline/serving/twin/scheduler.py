@@ -328,7 +328,7 @@ class Engine:
         if free < len(self.running) * accepted:
             self._retract()
             free = self._free_tokens
-        batch, clock = len(self.running), self.clock
+        times, clock, batch = self.times, self.clock, len(self.running)
         growth = batch * accepted
         steps = self.running[0][0] - self.step_number
         if steps * growth > free:
@@ -338,8 +338,7 @@ class Engine:
             steps = RETRY_STEPS
         # a token's KV is written in the step after it was drawn: the context read is what is held, plus that one
         context = self.used_tokens + batch
-        base_s, per_token_s, host_s = self.times.decode_line(batch, context)
-        held = self.times.held
+        base_s, per_token_s, host_s = times.decode_line(batch, context)
         first_s = base_s + per_token_s * context
         step_s = first_s if first_s > host_s else host_s
         if clock + steps * step_s > limit_s:
@@ -348,7 +347,8 @@ class Engine:
             middle_s = first_s + per_token_s * growth * (steps - 1) / 2
             step_s = middle_s if middle_s > host_s else host_s
         self._hand_over(step_s, steps, batch)
-        self.passes.add(batch * self._verified, batch, context + growth * (steps - 1) / 2, 0.0, step_s, steps, held)
+        middle = context + growth * (steps - 1) / 2
+        self.passes.add(batch * self._verified, batch, middle, 0.0, step_s, steps, times.held)
         if step_s <= host_s:
             self.host_s += step_s * steps
         self._step_s, self.clock = step_s, clock + step_s * steps
@@ -372,13 +372,14 @@ class Engine:
             self.streamed_s = sent_s if sent_s > end_s else end_s
             seen_s += (self.streamed_s - end_s - before_s) / steps
             start_s += before_s
-        self.runs.add(start_s, seen_s, steps, batch, self.fresh, self._ending(steps))
-        self.fresh = []
+        self.runs.add(start_s, seen_s, steps, batch, self.fresh, () if self.pace.single else self._ending(steps))
+        if self.fresh:
+            self.fresh = []
 
     def _ending(self, steps: int) -> list[Ending]:
         """Who ends with the last of these steps, and with how many of its tokens, where a step brings several."""
         end = self.step_number + steps
-        if self.pace.single or self.running[0][0] > end:
+        if self.running[0][0] > end:
             return []
         ending = [request for finish, _, request in self.running if finish == end]
         return [(r, r.remaining - self.pace.tokens(r.joined_step, end - 1 - r.joined_step)) for r in ending]

@@ -165,16 +165,99 @@ def simulate(
     *,
     kv_tokens_per_rank: int | None = None,
     front_end: bool = True,
-    most_late: float | None = None,
 ) -> SimulationResult:
     """One run. The same arguments always give the same result.
 
     `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log. Without `front_end` requests reach
-    the scheduler when they are sent, and tokens are seen when they are made. Where `most_late` is given, TooLate is
-    raised once first tokens beyond a limit of `slos` are more than this share of all requests.
+    the scheduler when they are sent, and tokens are seen when they are made.
     """
     started_s = time.process_time()
     calibration = calibration or Calibration()
+    run = _served(deployment, traffic, calibration, slos, kv_tokens_per_rank=kv_tokens_per_rank, front_end=front_end)
+    traffic, front, engines, records, summary = run.traffic, run.front, run.engines, run.records, run.summary
+    under_way = at_once(summary, deployment.layout)
+    known = reach(calibration, deployment, under_way)
+    doubts = _doubts(engines, summary, traffic, records)
+    if not calibration.points:
+        doubts = replace(doubts, validation=validation(deployment, under_way))
+    energy = energy_of(engines, deployment.cluster.gpu, summary.duration_s)
+    if energy is not None:
+        doubts = replace(doubts, held_back=energy.held_back)
+    bounds = intervals(summary, _longest_ttft_s(records), known.calibration, doubts)
+    if energy is not None and (made_s := summary.output_tok_s):
+        slow, fast = (bound / made_s for bound in bounds["output_tok_s"])
+        bounds |= energy.bounds(made_s * summary.duration_s, slow, fast)
+    in_sessions = any(arrival.after for arrival in run.arrivals)
+    return SimulationResult(
+        records=records,
+        summary=summary,
+        memory=run.memory,
+        kv_usage=_usage(engines),
+        retractions=sum(e.retractions for e in engines),
+        cache=_cache_use(engines),
+        sessions=summarise_sessions(records, run.unsent, slos, summary.duration_s) if in_sessions else None,
+        interval=bounds,
+        energy=energy,
+        doubts=doubts,
+        kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
+        cpu_s=time.process_time() - started_s,
+        first_run_tax_s=first_run_tax_s(deployment.model),
+        calibrated=calibration.points > 0,
+        notes=deployment.model.notes,
+        assumed=(
+            *deployment.model.assumed,
+            *_assumed(deployment),
+            *tier_assumed(deployment, engines[-1].applied),
+            *run.cut,
+            *_in_step(traffic),
+        ),
+        reach=known.line or doubts.validation.line,
+        # engines of a role are equal, and those that prefill come first
+        engines={
+            role: _applied(engine, role, deployment)
+            for role, engine in zip(deployment.layout.roles, (engines[0], engines[-1]), strict=False)
+        },
+    )
+
+
+@no_collection()
+def summary_of(
+    deployment: Deployment,
+    traffic: Traffic,
+    calibration: Calibration,
+    slos: Sequence[Slo],
+    most_late: float,
+) -> Summary:
+    """The summary of `simulate`, for those who ask for nothing else. Raises TooLate once first tokens beyond a limit of
+    `slos` are more than `most_late` of all requests."""
+    return _served(deployment, traffic, calibration, slos, most_late=most_late).summary
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A run when its last request has ended."""
+
+    traffic: Traffic
+    arrivals: Sequence[Arrival]
+    front: Front
+    engines: Sequence[Engine]
+    memory: tuple[MemoryPlan, ...]
+    records: tuple[RequestRecord, ...]
+    unsent: Mapping[int, int]
+    summary: Summary
+    cut: tuple[str, ...]  # what was done to the traffic
+
+
+def _served(
+    deployment: Deployment,
+    traffic: Traffic,
+    calibration: Calibration,
+    slos: Sequence[Slo],
+    *,
+    kv_tokens_per_rank: int | None = None,
+    front_end: bool = True,
+    most_late: float | None = None,
+) -> _Served:
     traffic, cut = within_context(lasting(traffic), deployment.model)
     arrivals = _arrivals(traffic)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
@@ -193,51 +276,9 @@ def simulate(
     again = Again.of(traffic, arrivals) or Again.over(arrivals) if endless else None
     requests, unsent = serve(front, arrivals, traffic.concurrency, before, until_s, again)
     records = tuple(r.record() for r in requests)
-    in_sessions = any(arrival.after for arrival in (arrivals if again is None else again.arrivals))
-    gaps = [g for e in engines for g in e.runs.gaps]
-    summary = summarise(records, slos, gaps_s=gaps)
-    under_way = at_once(summary, deployment.layout)
-    known = reach(calibration, deployment, under_way)
-    doubts = _doubts(engines, summary, traffic, records)
-    if not calibration.points:
-        doubts = replace(doubts, validation=validation(deployment, under_way))
-    energy = energy_of(engines, deployment.cluster.gpu, summary.duration_s)
-    if energy is not None:
-        doubts = replace(doubts, held_back=energy.held_back)
-    bounds = intervals(summary, _longest_ttft_s(records), known.calibration, doubts)
-    if energy is not None and (made_s := summary.output_tok_s):
-        slow, fast = (bound / made_s for bound in bounds["output_tok_s"])
-        bounds |= energy.bounds(made_s * summary.duration_s, slow, fast)
-    return SimulationResult(
-        records=records,
-        summary=summary,
-        memory=plans,
-        kv_usage=_usage(engines),
-        retractions=sum(e.retractions for e in engines),
-        cache=_cache_use(engines),
-        sessions=summarise_sessions(records, unsent, slos, summary.duration_s) if in_sessions else None,
-        interval=bounds,
-        energy=energy,
-        doubts=doubts,
-        kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
-        cpu_s=time.process_time() - started_s,
-        first_run_tax_s=first_run_tax_s(deployment.model),
-        calibrated=calibration.points > 0,
-        notes=deployment.model.notes,
-        assumed=(
-            *deployment.model.assumed,
-            *_assumed(deployment),
-            *tier_assumed(deployment, engines[-1].applied),
-            *cut,
-            *_in_step(traffic),
-        ),
-        reach=known.line or doubts.validation.line,
-        # engines of a role are equal, and those that prefill come first
-        engines={
-            role: _applied(engine, role, deployment)
-            for role, engine in zip(deployment.layout.roles, (engines[0], engines[-1]), strict=False)
-        },
-    )
+    summary = summarise(records, slos, gaps_s=[g for e in engines for g in e.runs.gaps])
+    sent = arrivals if again is None else again.arrivals
+    return _Served(traffic, sent, front, engines, plans, records, unsent, summary, cut)
 
 
 def put_in_front(engines: Sequence[Engine], deployment: Deployment, calibration: Calibration) -> FrontEnd:
