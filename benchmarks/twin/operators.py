@@ -40,10 +40,10 @@ KERNEL_SETS = {NEWEST: ("sglang", "*"), OLDER: ("sglang", "0.5.10"), VLLM: ("vll
 # floors in us, shares of a peak, a tile in rows, how often activations move: what a fit may find
 BOUNDS = {"floor_us": (0.5, 200), "peak": (0.01, 1), "memory": (0.05, 1), "tile": (1, 128), "moved": (0.2, 8),
           "ramp": (1, 6000), "passed": (0.01, 20), "delay_us": (0.5, 50), "rank_us": (0.001, 10), "share": (0.02, 1),
-          "fade": (0.001, 3)}  # fmt: skip
+          "fade": (0.001, 3), "stage_us": (0.001, 10)}  # fmt: skip
 
 STARTS = {"floor_us": 8, "peak": 0.5, "memory": 0.7, "tile": 32, "moved": 1.6, "ramp": 200, "delay_us": 5,
-          "passed": 0.5, "rank_us": 0.1, "share": 0.6, "fade": 0.05}  # fmt: skip
+          "passed": 0.5, "rank_us": 0.1, "share": 0.6, "fade": 0.05, "stage_us": 2.0}  # fmt: skip
 SLOW = {"floor_us": 40, "peak": 0.1, "memory": 0.9, "tile": 16, "moved": 1, "ramp": 80}
 
 
@@ -344,10 +344,11 @@ def _reductions(gpu: str, folder: Path, engine: str, release: str) -> Iterator[F
     moved_s = 2 * (ranks - 1) / ranks * size * 2 / link
 
     def form(v: dict[str, float]) -> Any:
-        how = Reduction(v["delay_us"] * 1e-6, v["rank_us"] * 1e-6, v["share"], v["fade"])
-        return how.delay(ranks) + moved_s / how.bus_share(ranks)
+        how = Reduction(v["delay_us"] * 1e-6, v["rank_us"] * 1e-6, v["share"], v["fade"], v["stage_us"] * 1e-6)
+        return how.delay(ranks, 2 * size) + moved_s / how.bus_share(ranks)
 
-    yield Family(("all_reduce",), mine.latency.to_numpy() / 1e3, ("delay_us", "rank_us", "share", "fade"), form, source)
+    names = ("delay_us", "rank_us", "share", "fade", "stage_us")
+    yield Family(("all_reduce",), mine.latency.to_numpy() / 1e3, names, form, source)
 
 
 def _fit(family: Family, rows: dict[str, Any]) -> dict[str, float]:

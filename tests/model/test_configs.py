@@ -167,6 +167,11 @@ def test_a_checkpoint_says_which_parts_are_quantised() -> None:
     }  # fmt: skip
     model = read(**experts, n_shared_experts=1, quantization_config=packed)
     assert (model.dtype, model.weights_dtype, model.attention_dtype) == ("bf16", "int4", "")
+    last = PLAIN["num_hidden_layers"] - 1
+    ends = [f"model.layers.{n}.mlp.{name}_proj" for n in (0, last) for name in ("gate", "up", "down")]
+    heads = [f"model.layers.{n}.self_attn.{name}_proj" for n in range(last + 1) for name in "qkvo"]
+    model = read(quantization_config={"quant_method": "fbgemm_fp8", "modules_to_not_convert": ends + heads})
+    assert (model.dtype, model.attention_dtype) == ("fp8", "bf16")
     mixed = {
         "quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
         "quantized_layers": {

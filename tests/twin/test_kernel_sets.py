@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.engines.settings import DEFAULTS, Applied, EngineSettings, parse_engine, resolve
 from ridgeline.serving.hardware.cluster import load_gpu, make_cluster
 from ridgeline.serving.model.config import load_model
 from ridgeline.serving.twin.calibration import PRIORS
 from ridgeline.serving.twin.operators import Term, decode_attention, expert_rate, kernels, reduction_set
-from ridgeline.serving.twin.priors import SMALL_TILE
+from ridgeline.serving.twin.priors import SMALL_TILE, STATE_OPS
 from ridgeline.serving.twin.rates import kernels_of
 from ridgeline.serving.twin.steptime import StepTime
 
+LAUNCH_S = engine_named("vllm").costs.launch_s
 NODE = {"nodes": 1, "gpus_per_node": 8}
 
 
@@ -22,10 +24,16 @@ def applied_by(engine: str, model: str, gpu: str) -> Applied:
     return resolve(settings, load_model(model), load_gpu(gpu), Layout(8, **NODE), 10**6)
 
 
-def decode_terms(engine: str, model: str, gpu: str = "h200", tp: int = 8, batch: int = 8) -> list[Term]:
-    layout, cluster = Layout(tp, **NODE), make_cluster(gpu, 1, 8)
-    settings = resolve(parse_engine(engine, DEFAULTS), load_model(model), cluster.gpu, layout, 10**6)
-    return StepTime(load_model(model), cluster, layout, settings, PRIORS).explain_decode(batch, 1000.0 * batch)
+def times_of(
+    engine: str, model: str, gpu: str = "h200", tp: int = 8, ep: int = 1, asked: EngineSettings = DEFAULTS
+) -> StepTime:
+    layout, cluster = Layout(tp, ep=ep, **NODE), make_cluster(gpu, 1, 8)
+    settings = resolve(parse_engine(engine, asked), load_model(model), cluster.gpu, layout, 10**6)
+    return StepTime(load_model(model), cluster, layout, settings, PRIORS)
+
+
+def decode_terms(engine: str, model: str, gpu: str = "h200", tp: int = 8, batch: int = 8, ep: int = 1) -> list[Term]:
+    return times_of(engine, model, gpu, tp, ep).explain_decode(batch, 1000.0 * batch)
 
 
 def seconds(terms: list[Term], name: str = "") -> float:
@@ -153,7 +161,38 @@ def test_experts_of_one_call_are_fewer_launches():
     assert kernels(model, layout, load_gpu("h200")) - kernels(model, layout, load_gpu("b200")) == 7 * 58
 
 
-def test_vllm_before_0_14_computes_every_expert_in_fp8_blocks():
+def test_a_rank_of_experts_computes_all_copies_before_vllm_0_13():
+    """Its buffer has room for each of them, wherever they go."""
+    model = "Qwen/Qwen3-235B-A22B-FP8"
+    few, many = (seconds(decode_terms("vllm:0.12", model, batch=n, ep=8), "experts") for n in (1, 256))
+    assert many / few == pytest.approx((256 * 8 + 127 * 16) / (1 * 8 + 127 * 16), rel=0.15)
+    assert few > 1.5 * seconds(decode_terms("vllm:0.13", model, batch=1, ep=8), "experts")
+
+
+def test_larger_messages_are_reduced_in_two_stages():
+    kib = 1024
+    on_b200 = kernels_of(load_gpu("b200"), "vllm").reduction
+    for ranks, least in ((4, 512 * kib), (8, 256 * kib)):
+        assert on_b200.delay(ranks, least) > on_b200.delay(ranks, least - 1) + 5e-6
+    assert on_b200.delay(2, 10**6 * kib) == on_b200.delay(2)
+
+
+def test_several_ranks_of_vllm_launch_while_it_schedules():
+    def host_s(tp: int) -> float:
+        times = times_of("vllm:0.12", "llama-8b", tp=tp, asked=replace(DEFAULTS, cuda_graph_max_bs=16))
+        return seconds(times.explain_decode(900, 900.0), "host")
+
+    scheduled_s = 2e-3 + 900 * 40e-6
+    assert host_s(2) == pytest.approx(scheduled_s) and host_s(1) > scheduled_s + 32 * 11 * LAUNCH_S * 0.99
+
+
+def test_layers_that_keep_a_state_are_launched_one_by_one_with_prompts():
+    times = times_of("vllm", "qwen3-next-80b-a3b")
+    apart_s = sum(n for _, n in times.model.states) * STATE_OPS * LAUNCH_S
+    assert times.applied.prefill_graph and times.prefill_s(64, 64 * 65 / 2, 1, 64) > apart_s
+
+
+def test_vllm_before_0_13_computes_every_expert_in_fp8_blocks():
     model = "Qwen/Qwen3-235B-A22B-FP8"
     filled, asked = (
         [seconds(decode_terms(engine, model, batch=users), "experts") for users in (1, 64)]

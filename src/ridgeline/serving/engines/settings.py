@@ -150,7 +150,7 @@ class Applied:
     kernel_set: str = ""  # whose kernels run: another engine's or an older release's than the newest SGLang's
     experts: str = ""  # how tokens find their experts
     sorts_logits: bool = False  # to draw from the likeliest tokens alone
-    expert_rows: int = 0  # each expert of a rank computes whole tiles of so many rows, whether tokens came to it or not
+    expert_rows: int = 0  # a rank computes all of a buffer that has room to fill its experts to tiles of so many rows
     eviction: str = "lru"
     host_tokens: int = 0  # that a tier in host memory holds
     host_token_s: float = 0.0  # to bring one of them back
@@ -175,6 +175,7 @@ class EngineDefaults:
     pulls_kv: bool = False  # its decode role reads KV that was computed; others have room before it is
     graphs_by_tokens: bool = False  # a graph is for so many tokens, of prompts or not, and the largest is the decode's
     least_page: int = 1  # tokens of a page of KV, where nobody asks for a larger one
+    workers_launch: bool = False  # several ranks are processes of their own, which launch while the scheduler goes on
     deepep: bool = False  # experts of attention-DP ranks get their tokens by DeepEP, unless it is told otherwise
 
     def backend(self, model: Model, gpu: Gpu, layout: Layout) -> str:
@@ -222,7 +223,7 @@ class EngineDefaults:
         return False
 
     def expert_rows(self, settings: EngineSettings, model: Model) -> int:
-        """Rows of the tiles that every expert computes, asked or not; 0 where only those that were asked do."""
+        """Rows of the tiles that all of a buffer is computed in, filled or not; 0 where only what is filled is."""
         return 0
 
     def kernel_set(self, settings: EngineSettings) -> str:

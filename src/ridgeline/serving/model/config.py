@@ -28,10 +28,11 @@ _QUANT_METHODS = {
     "mxfp4": "mxfp4", "compressed-tensors": "int4", "fbgemm_fp8": "fp8", "auto-round": "int4",
 }  # fmt: skip
 _ALGORITHMS = {"FP8": "fp8", "MXFP8": "fp8", "NVFP4": "fp4", "W4A16_NVFP4": "fp4", "MXFP4": "mxfp4", "INT4_AWQ": "int4"}
-# A pattern of modules left alone ends in the name of a part, whatever wild cards follow.
-_ATTENTION = re.compile(r"attn[.*]*$")
+# A pattern of modules left alone ends in the name of a part, whatever wild cards follow; or names its products.
+_ATTENTION = re.compile(r"attn([.*]*|\.o_proj)$")
 _SHARED = re.compile(r"shared_experts?[.*]*$")
 _DENSE = re.compile(r"(\.mlp[.*]*$|mlp\\?\..*_proj)")
+_LAYER = re.compile(r"layers\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +62,19 @@ def _read_dtypes(fields: Fields) -> _WeightDtypes:
     # FP8 checkpoints that name what NVFP4 leaves alone keep it in FP8
     beside = "fp8" if quant.get("quant_method") == "fp8" and main == "fp4" else base
 
+    def left(pattern: re.Pattern[str]) -> bool:
+        """Of single layers that are named (Meta's FP8 leaves the first and the last alone), most must be."""
+        named = list(filter(pattern.search, kept))
+        numbers = {found[1] for found in map(_LAYER.search, named) if found}
+        layers = fields.value("num_hidden_layers")
+        most = layers // 2 if isinstance(layers, int) else 0
+        return len(numbers) > most or not all(map(_LAYER.search, named))
+
     def of(part: str, pattern: re.Pattern[str]) -> str:
-        return apart.get(part) or (beside if any(map(pattern.search, kept)) else main)
+        return apart.get(part) or (beside if left(pattern) else main)
 
     dense = of("dense", _SHARED)
-    if dense == main and any(map(_DENSE.search, kept)):
+    if dense == main and left(_DENSE):
         dense = beside
     kv = "fp8" if _kv_in_8_bits(quant) else base
     return _WeightDtypes(base, dense, of("attention", _ATTENTION), apart.get("experts") or experts or main, kv)

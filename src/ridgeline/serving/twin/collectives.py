@@ -54,10 +54,9 @@ class Network:
         rails = self.cluster.fabric.rails * self.cluster.fabric.port.bytes_s
         return min(link, rails) * BUS_SHARE_BETWEEN * self.factor
 
-    def _delay_s(self, ranks: int, nbytes: float, inside: float = 1.0) -> float:
+    def _delay_s(self, ranks: int, nbytes: float, inside_s: float) -> float:
         if self.nodes_of(ranks) == 1:
-            # one switch; beyond what was measured it is as far to the eighth GPU as to the last
-            return inside * self._reduction.delay(min(ranks, 8)) / self.factor
+            return inside_s / self.factor
         crossing = 2 * self.cluster.fabric.port.latency_s
         protocol = PROTOCOL_CHANGE_S * min(1.0, nbytes / _PROTOCOL_CHANGE_BYTES)
         return (DELAY_BETWEEN_S + crossing + protocol) / self.factor
@@ -66,13 +65,15 @@ class Network:
         """Every rank ends with the sum of all ranks' `nbytes`: 2 (n - 1) / n of them cross the slowest wire."""
         if ranks <= 1 or nbytes <= 0:
             return 0.0
-        return self._delay_s(ranks, nbytes) + 2 * (ranks - 1) / ranks * nbytes / self._bus_bytes_s(ranks)
+        # one switch; beyond what was measured it is as far to the eighth GPU as to the last
+        inside_s = float(self._reduction.delay(min(ranks, 8), nbytes))
+        return self._delay_s(ranks, nbytes, inside_s) + 2 * (ranks - 1) / ranks * nbytes / self._bus_bytes_s(ranks)
 
     def all_gather_s(self, nbytes: float, ranks: int) -> float:
         """Every rank ends with `nbytes` in all; a reduce-scatter of `nbytes` costs the same."""
         if ranks <= 1 or nbytes <= 0:
             return 0.0
-        delay_s = self._delay_s(ranks, nbytes, GATHER_DELAYS)
+        delay_s = self._delay_s(ranks, nbytes, GATHER_DELAYS * float(self._reduction.delay(min(ranks, 8))))
         return delay_s + (ranks - 1) / ranks * nbytes / self._bus_bytes_s(ranks)
 
     def all_to_all_s(self, tokens: float, copies: float, token_bytes: float, ranks: int, *, counted: bool) -> float:

@@ -246,7 +246,7 @@ def kernels(model: Model, layout: Layout, gpu: Gpu) -> int:
         if isinstance(kind, Attention) and kind.top_k:
             more += INDEX_OPS
         mixing += len(mixer.layers) * more
-    one_call = gpu.generation == "blackwell" and (model.attention.mla or model.weights_dtype == "fp4")
+    one_call = gpu.generation == "blackwell" and (model.attention.mla or model.weights_dtype in ("fp4", "mxfp4"))
     return (
         round(model.half_layers * per_half)
         + mixing

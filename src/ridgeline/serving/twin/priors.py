@@ -79,6 +79,9 @@ TUNED_BLOCKS = {
 # What DeepGEMM's contiguous kernel reaches of the tensor cores' peak, on Hopper and on Blackwell, where every expert is
 # filled up to whole tiles (chosen on steps of Qwen3-235B under vLLM 0.11 and 0.12).
 FILLED_PEAK = (0.4, 0.22)
+# What activation and quantising between its two products move for each of an expert's columns and each computed row:
+# 16 bits of both halves read, of one written and read again, 8 bits written.
+FILLED_BYTES = 9
 # Stages of a pipeline wait when neighbours differ; SGLang runs PP without overlapped scheduling.
 PIPELINE_BUBBLE = 1.05
 

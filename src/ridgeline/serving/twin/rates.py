@@ -22,6 +22,7 @@ _LIKE = {"h800": "h100", "h20": "h200", "a100-40gb": "a100"}
 # Everybody else: of a kind with those that were measured.
 _BY_GENERATION = {"ampere": "a100", "ada": "l40s", "hopper": "h100", "blackwell": "b200"}
 _FALLBACK_GPU = "h100"
+_ONE_STAGE_BYTES = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +72,21 @@ class ExpertRate:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """An all-reduce inside a node: a delay that may grow with ranks, and the share of the link it reaches."""
+    """An all-reduce inside a node: a delay that may grow with ranks, and the share of the link it reaches.
+
+    Larger messages are reduced in two stages, after each of which ranks wait for each other: `stage_s` more for each.
+    """
 
     delay_s: float
     rank_s: float
     share: float
     fade: float  # a shared bus: the share falls by this power of the ranks beyond two
+    stage_s: float
 
-    def delay(self, ranks: float) -> float:
-        return self.delay_s + self.rank_s * ranks
+    def delay(self, ranks: Any, nbytes: Any = 0.0) -> Any:
+        # two ranks need one stage, up to four below 512 KiB, more below 256 (both engines' custom_all_reduce.cuh)
+        twice = (ranks > 2) & (nbytes >= _ONE_STAGE_BYTES / (1 + (ranks > 4)))
+        return self.delay_s + (self.rank_s + self.stage_s * twice) * ranks
 
     def bus_share(self, ranks: float) -> Any:
         return self.share * (2 / ranks) ** self.fade
@@ -112,7 +119,9 @@ class Kernels:
     @property
     def reduction(self) -> Reduction:
         row = self._rows["all_reduce"]
-        return Reduction(row["delay_us"] * 1e-6, row["rank_us"] * 1e-6, row["share"], row["fade"])
+        return Reduction(
+            row["delay_us"] * 1e-6, row["rank_us"] * 1e-6, row["share"], row["fade"], row["stage_us"] * 1e-6
+        )
 
 
 # AMD's own kernels: no measurement of them is at hand, and Triton's are the only others that run there.

@@ -48,6 +48,7 @@ from ridgeline.serving.twin.priors import (
     DRAFT_PLAN_S,
     ELEMENTWISE_MEMORY,
     ELEMENTWISE_PASSES,
+    FILLED_BYTES,
     FILLED_PEAK,
     HOST_STEP_S,
     PIPELINE_BUBBLE,
@@ -55,6 +56,7 @@ from ridgeline.serving.twin.priors import (
     SAMPLING_PASSES,
     SORT_BYTES,
     SORT_LEAST_S,
+    STATE_OPS,
     TUNED_COUNTS,
     UNTUNED_BLOCKS,
     UNTUNED_SHARE,
@@ -109,6 +111,9 @@ class StepTime:
         self._largest_in_graph = applied.graph_max_bs * layout.attn_dp * layout.pp  # a graph holds a rank's batch
         launched = kernels(model, layout, self.gpu)
         self._launch_s = launched * costs.launch_s  # the host's time for a pass without a graph
+        self._launched_beside = defaults_of(applied.engine).workers_launch and layout.replica_gpus > 1
+        # what no graph of prompts holds: layers that keep a state
+        self._apart_s = sum(n for _, n in model.states) * STATE_OPS * costs.launch_s * factors.prefill_host
         self._eager_prefill_s = self._launch_s * factors.prefill_host
         self._graph_rows = applied.prefill_graph_tokens if applied.prefill_graph else 0.0
         self._floors_s = {decode: floors_s(model, self.gpu, applied, decode=decode) for decode in (True, False)}
@@ -223,10 +228,10 @@ class StepTime:
         compute_s = sum(p.row_s * of[p.rows] for p in self._products)
         memory_s = sum(p.weights_s for p in self._products)
         if (experts := self.model.experts) is not None:
-            asked, rate = self._asked(experts, all_rows), self._experts.rate
+            asked, rate = touched(experts, all_rows, self.applied.experts), self._experts.rate
             computed_s, read_s = self._expert_s(experts, all_rows, asked)
             compute_s, memory_s = compute_s + computed_s / rate.peak, memory_s + read_s / rate.memory
-        moved = of["rank"] * self._elementwise[0] + all_rows * self._elementwise[1]
+        moved = self._moved_bytes(of["rank"], all_rows)
         moved += logits / lay.attn_dp * self.model.vocab * 4 * SAMPLING_PASSES
         held = context / max(1.0, logit_rows)
         memory_s += moved * self._stream_s + of["rank"] * self._state_row_s
@@ -253,7 +258,8 @@ class StepTime:
 
     def _decode_host_s(self, batch: int) -> float:
         launch_s = self._launch_s if batch > self._largest_in_graph else 0.0
-        return (HOST_STEP_S + batch * self._request_s + launch_s) * self.factors.host
+        schedule_s = HOST_STEP_S + batch * self._request_s
+        return (max(schedule_s, launch_s) if self._launched_beside else schedule_s + launch_s) * self.factors.host
 
     def _decode_terms(self, batch: int) -> list[Term]:
         drafts = self.applied.draft_tokens
@@ -322,7 +328,7 @@ class StepTime:
 
     def _prefill_launch_s(self, tokens: int, largest: int) -> float:
         """The host's time to launch what no graph holds."""
-        return 0.0 if self._rank_rows(tokens, largest) <= self._graph_rows else self._eager_prefill_s
+        return self._apart_s if self._rank_rows(tokens, largest) <= self._graph_rows else self._eager_prefill_s
 
     def _prefill_terms(self, tokens: int, sequences: int, largest: int) -> list[Term]:
         micro = tokens / self.layout.pp
@@ -334,7 +340,7 @@ class StepTime:
         terms = [p.term(rows[p.rows]) for p in self._products]
         if self.model.experts is not None:
             terms.append(self._expert_term(all_rows))
-        moved = rank_rows * self._elementwise[0] + all_rows * self._elementwise[1]
+        moved = self._moved_bytes(rank_rows, all_rows)
         terms.append(Term("norms, rope, activations", moved * self._stream_s, "memory"))
         sampled = logit_rows / self.layout.attn_dp * self.model.vocab * 4 * SAMPLING_PASSES
         if self._state_row_s:
@@ -350,26 +356,27 @@ class StepTime:
     def _sort_s(self, rows: float) -> float:
         return SORT_LEAST_S + rows * self.model.vocab * SORT_BYTES / self.gpu.bandwidth_bytes_s
 
-    def _asked(self, experts: Experts, rows: float) -> float:
-        """Experts of a layer whose weights are read for so many tokens."""
-        return float(experts.count) if self.applied.expert_rows else touched(experts, rows, self.applied.experts)
-
     def _expert_s(self, experts: Experts, rows: float, asked: float) -> tuple[float, float]:
         """Seconds at peak rates that an expert rank computes and reads, were all as busy."""
         flops_s = self.gpu.flops_of(self.model.weights_dtype) * self.factors.compute
         columns = experts.width * self.layout.ep / self.layout.tp
         computed = self._experts.rows(rows * experts.per_token, asked)
         reached = self._experts.widened(columns) * self._tuned
-        if filled := self.applied.expert_rows:
-            computed = rows * experts.per_token + (filled - 1) * experts.count
+        if self.applied.expert_rows:
+            computed = self._filled_rows(experts, rows) * self.layout.ep
             reached = FILLED_PEAK[self.gpu.generation == "blackwell"] / self._experts.rate.peak
         compute_s = self._expert_flops * computed / experts.per_token / flops_s / reached
         return compute_s, self._expert_bytes * asked / experts.count / self._bandwidth / self._tuned_blocks
 
+    def _filled_rows(self, experts: Experts, rows: float) -> float:
+        """What each rank computes where all of a buffer is: it has room for every copy, whichever rank they go to, and
+        for each of the rank's experts to be filled up to a whole tile."""
+        return rows * experts.per_token + (self.applied.expert_rows - 1) * experts.count / self.layout.ep
+
     def _expert_term(self, rows: float) -> Term:
         experts = self.model.experts
         assert experts is not None
-        asked, ranks = self._asked(experts, rows), self.layout.ep
+        asked, ranks = touched(experts, rows, self.applied.experts), self.layout.ep
         compute_s, memory_s = self._expert_s(experts, rows, asked)
         # expert ranks wait for the one with most to compute, or to read
         if not self.applied.expert_rows:
@@ -378,6 +385,15 @@ class StepTime:
         share, rate = asked / experts.count, self._experts.rate
         bound = "compute" if compute_s / rate.peak > memory_s / rate.memory else "memory"
         return Term(f"experts ({share:.0%} touched)", rate.overlapped(compute_s, memory_s), bound)
+
+    def _moved_bytes(self, rank_rows: float, all_rows: float) -> float:
+        """Of activations on one rank."""
+        moved = rank_rows * self._elementwise[0] + all_rows * self._elementwise[1]
+        if (experts := self.model.experts) is not None and self.applied.expert_rows:
+            width = experts.width * self.layout.ep / self.layout.tp
+            filled = self._filled_rows(experts, all_rows) * len(self.model.moe_layers)
+            moved += filled * width * FILLED_BYTES
+        return moved
 
     def _elementwise_bytes(self) -> tuple[float, float]:
         """Bytes of activations that one row of this rank and one row of all ranks move."""

@@ -27,9 +27,9 @@ _WHOLE_PROMPTS_SINCE = (0, 19)
 _MERGED_BLOCKS_SINCE = (0, 13)
 # Top-p and top-k by PyTorch's sort: FlashInfer's kernel is off since vllm PR 26859, one in Triton came with PR 33538.
 _SORTS_SINCE, _SORTS_BEFORE = (0, 11), (0, 16)
-# Experts in FP8 blocks by DeepGEMM's contiguous kernel, for which every expert of a rank is filled up to whole tiles
-# (vllm PR 39331): steps of Qwen3-235B under 0.11 and 0.12 are as long as that takes, of MiniMax since 0.16 not.
-_FILLS_SINCE, _FILLS_BEFORE, _FILLED_ROWS = (0, 10), (0, 14), 128
+# Experts in FP8 blocks by DeepGEMM's contiguous kernel, on a buffer that has room for every copy and fills up each
+# expert to whole tiles; what no token fills is computed as the first expert's (deep_gemm_utils.py), since 0.13 skipped.
+_FILLS_SINCE, _FILLS_BEFORE, _FILLED_ROWS = (0, 10), (0, 13), 128
 _GRAPHS = 512  # sequences that its graphs reach
 
 
@@ -37,7 +37,7 @@ class VllmDefaults(EngineDefaults):
     current = (0, 32)
     oldest = (0, 8)  # the V1 scheduler came on by default
     least_page = 16
-    finds_sent_back = pulls_kv = graphs_by_tokens = True
+    finds_sent_back = pulls_kv = graphs_by_tokens = workers_launch = True
     host_tier_by_ratio = False
 
     def chunk(self, settings: EngineSettings, gpu: Gpu, layout: Layout) -> int:
