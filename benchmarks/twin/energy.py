@@ -4,8 +4,10 @@
 
 EVIDENCE holds public/ml-energy.csv: loads of ML.ENERGY's benchmark, steady state of a closed loop, watts of all GPUs
 together. Its rows have no licence that we know of and are not kept here. The recipes (chunk, expert ranks, sampling
-by temperature and top-p, DeepSeek's kernels on B200) are in the repository ml-energy/benchmark; lengths of prompts are
-not stated, and taken as 300 tokens of chats and 250 of GPQA.
+by temperature and top-p, front ends, asynchronous scheduling, how many requests) are in the repository
+ml-energy/benchmark. Answers are spread as its histograms of lengths are; lengths of prompts are not stated, and taken
+as 300 tokens of chats and 250 of GPQA. Tokens count as there: from when all places have answered once until fewer
+requests are left than places.
 
 Errors are |predicted / measured - 1|. "Left out": what tensor cores and memory draw is chosen on the other models.
 Joules of a token rest on the twin's throughput, and beside it on the measured one, which tells the two errors apart.
@@ -22,6 +24,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -31,16 +34,13 @@ from ridgeline.serving.engines.settings import EngineSettings, parse_engine
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import PRESETS, load_model
 from ridgeline.serving.model.model import Model
-from ridgeline.serving.traffic.lengths import Uniform
+from ridgeline.serving.traffic.lengths import LogNormal
+from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
 from ridgeline.serving.twin.energy import draw_of
 from ridgeline.serving.twin.simulate import SimulationResult, simulate
 
-RELEASE, CHUNK, SERVERS = "vllm:0.11", 8192, 8
-PROMPTS = {"gpqa": 250}
-_CHAT_PROMPT = 300
-# Of each place so many requests, but no run longer than this: what a place costs the twin grows with the places.
-_ROUNDS, _FEWEST, _MOST = 3, 120, 600
+RELEASE, CHUNK, SERVERS = "vllm:0.11", 8192, 3
 FAR_OFF = 1.5
 _QWEN = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 128,
@@ -60,18 +60,45 @@ SHAPES: dict[str, tuple[str, Mapping[str, object]]] = {
         "max_position_embeddings": 131072, "mlp_hidden_act": "relu2", "n_groups": 8, "num_attention_heads": 40,
         "num_hidden_layers": 62, "num_key_value_heads": 8, "ssm_state_size": 128, "tie_word_embeddings": False,
         "vocab_size": 131072, "torch_dtype": "bfloat16"}),
+    # Meta leaves attention in 16 bits
+    "llama-3.1-405b-instruct-fp8": ("llama-405b", {"quantization_config": {
+        "quant_method": "fbgemm_fp8", "modules_to_not_convert": ["model.layers.*.self_attn"]}}),
     "llama-4-maverick-17b-128e-instruct-fp8": ("llama-4-scout", {
         "num_local_experts": 128, "interleave_moe_layer_step": 2, "max_position_embeddings": 1048576}),
 }  # fmt: skip
 PRESET_OF = {
     "deepseek-v3.1": "deepseek-v3",
     "gemma-3-27b-it": "gemma-3-27b",
-    "llama-3.1-405b-instruct-fp8": "llama-405b",
     "llama-3.1-8b-instruct": "llama-8b",
     "qwen3-30b-a3b-thinking-2507": "qwen3-30b-a3b",
     "qwen3-235b-a22b-instruct-2507-fp8": "qwen3-235b-a22b",
     "qwen3-235b-a22b-thinking-2507-fp8": "qwen3-235b-a22b",
 }
+
+
+@dataclass(frozen=True)
+class Task:
+    """Its lengths, log-normal: means and spreads of prompts and answers, and the most tokens of an answer. It has so
+    many prompts, of which recipes send whole rounds, `margin` requests for each place or more."""
+
+    prompt: int
+    prompt_sigma: float
+    answer_sigma: float
+    longest: int
+    prompts: int
+    margin: float
+
+    def traffic(self, users: int, answer: float) -> Traffic:
+        lengths = LogNormal(self.prompt, answer, self.prompt_sigma, self.answer_sigma, _LONGEST_PROMPT, self.longest)
+        sent = self.prompts * math.ceil(self.margin * users / self.prompts)
+        return Traffic(lengths, min(sent, max(_FEWEST, _ROUNDS * users)), ClosedLoop(users))
+
+
+# 12 models' answers have standard deviations of 0.9 to 1.1 of their means in chats and 0.5 to 0.9 in GPQA; prompts are
+# spread as ShareGPT's are, questions less.
+CHAT, GPQA = Task(300, 1.1, 0.8, 4096, 1024, 1.5), Task(250, 0.5, 0.6, 32768, 198, 1.15)
+# No run is longer than so many requests for each place: a few places are soon steady.
+_LONGEST_PROMPT, _ROUNDS, _FEWEST = 2048, 6, 120
 
 
 @dataclass(frozen=True)
@@ -101,9 +128,8 @@ def read_energy_rows(path: Path) -> list[EnergyRow]:
 
 
 def _row(row: dict[str, str]) -> EnergyRow:
-    gpus, users, answer = int(row["num_gpus"]), int(row["max_num_seqs"]), float(row["avg_output_len"])
-    prompt = PROMPTS.get(row["task"], _CHAT_PROMPT)
-    lengths = Uniform((prompt // 2, prompt * 3 // 2), (max(1, int(answer / 2)), int(answer * 1.5)))
+    gpus, users = int(row["num_gpus"]), int(row["max_num_seqs"])
+    task = GPQA if row["task"] == "gpqa" else CHAT
     asked = EngineSettings(
         max_running_requests=users,
         chunked_prefill_size=CHUNK,
@@ -119,7 +145,7 @@ def _row(row: dict[str, str]) -> EnergyRow:
         deployment=Deployment(
             _model(row["model_id"], row["weight_precision"]), cluster, layout, parse_engine(RELEASE, asked)
         ),
-        traffic=Traffic(lengths, max(_FEWEST, min(_ROUNDS * users, _MOST + users)), ClosedLoop(users)),
+        traffic=task.traffic(users, float(row["avg_output_len"])),
         users=users,
         watts=float(row["avg_power_watts"]),
         tok_s=float(row["output_throughput_tokens_per_sec"]),
@@ -153,12 +179,14 @@ class Judged:
     left_out: float = 0.0
     peer: float = 0.0
 
-    @property
+    @cached_property
     def tok_s(self) -> float:
-        """While all places are taken: so many requests, each as long as it stays."""
-        s = self.result.summary
-        assert s.e2e_ms is not None
-        return self.row.users * s.output_tok_s / s.requests_s / (s.e2e_ms.mean / 1000)
+        """From when all places have answered once until fewer requests are left than there are places."""
+        records, users = self.result.records, self.row.users
+        starts = sorted(r.first_token_s for r in records if r.first_token_s is not None)
+        ends = sorted(r.end_s for r in records if r.end_s is not None)
+        begin_s, end_s = starts[users - 1], ends[max(0, len(ends) - users - 2)]
+        return sum(_between(r, begin_s, end_s) for r in records) / (end_s - begin_s)
 
     @property
     def gpu_w(self) -> float:
@@ -176,6 +204,17 @@ class Judged:
             return low, high
         scale = self.joules / (self.result.joules_per_output_token or math.nan)
         return low * scale, high * scale
+
+
+def _between(record: RequestRecord, begin_s: float, end_s: float) -> float:
+    """Tokens of one answer in that time."""
+    at_s, made = record.first_token_s or 0.0, 0.0
+    for gap_s, count in record.gaps_s:
+        after_s = at_s + gap_s * count
+        if gap_s:
+            made += max(0.0, min(after_s, end_s) - max(at_s, begin_s)) / gap_s
+        at_s = after_s
+    return made
 
 
 def judged(rows: Iterable[EnergyRow]) -> list[Judged]:
