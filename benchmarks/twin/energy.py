@@ -36,9 +36,10 @@ from ridgeline.serving.model.config import PRESETS, load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.traffic.lengths import LogNormal
 from ridgeline.serving.traffic.requests import RequestRecord
-from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic
-from ridgeline.serving.twin.energy import draw_of
-from ridgeline.serving.twin.simulate import SimulationResult, simulate
+from ridgeline.serving.traffic.traffic import ClosedLoop, Traffic, no_collection
+from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.energy import Energy, Worked, draw_of, energy_of
+from ridgeline.serving.twin.simulate import SimulationResult, result_of, run_to_end
 
 RELEASE, CHUNK, SERVERS = "vllm:0.11", 8192, 3
 FAR_OFF = 1.5
@@ -99,6 +100,7 @@ class Task:
 CHAT, GPQA = Task(300, 1.1, 0.8, 4096, 1024, 1.5), Task(250, 0.5, 0.6, 32768, 198, 1.15)
 # No run is longer than so many requests for each place: a few places are soon steady.
 _LONGEST_PROMPT, _ROUNDS, _FEWEST = 2048, 6, 120
+_TAKEN = 0.95  # of all places, in the steady state: who has answered makes room for the next
 
 
 @dataclass(frozen=True)
@@ -172,10 +174,12 @@ def _model(name: str, precision: str) -> Model:
 
 @dataclass(frozen=True)
 class Judged:
-    """A row beside its prediction. `left_out` are watts of a GPU by what the other models' rows say."""
+    """A row beside its prediction. `energy` is of the steady state, in which all places are taken; `left_out` are watts
+    of a GPU by what the other models' rows say."""
 
     row: EnergyRow
     result: SimulationResult
+    energy: Energy
     left_out: float = 0.0
     peer: float = 0.0
 
@@ -190,8 +194,7 @@ class Judged:
 
     @property
     def gpu_w(self) -> float:
-        assert self.result.gpu_power_w is not None
-        return self.result.gpu_power_w
+        return self.energy.gpu_power_w
 
     @property
     def joules(self) -> float:
@@ -200,9 +203,8 @@ class Judged:
     def bounds(self, figure: str) -> tuple[float, float]:
         """Of watts of a GPU, or of joules in the steady state."""
         low, high = self.result.interval[figure]
-        if figure == "gpu_power_w":
-            return low, high
-        scale = self.joules / (self.result.joules_per_output_token or math.nan)
+        here = {"gpu_power_w": self.gpu_w, "joules_per_output_token": self.joules}[figure]
+        scale = here / (getattr(self.result, figure) or math.nan)
         return low * scale, high * scale
 
 
@@ -221,10 +223,22 @@ def judged(rows: Iterable[EnergyRow]) -> list[Judged]:
     found = []
     for row in rows:
         try:
-            found.append(Judged(row, simulate(row.deployment, row.traffic)))
+            found.append(_judged(row))
         except InputError as error:
             print(f"not answered: {row.name}: {str(error).splitlines()[0]}")
     return [each for gpu in _gpus(found) for each in _left_out([j for j in found if _gpu(j) == gpu])]
+
+
+def _judged(row: EnergyRow) -> Judged:
+    nothing = Calibration()
+    with no_collection():
+        run = run_to_end(row.deployment, row.traffic, nothing)
+        (engine,) = run.engines
+        steady = [each for each in engine.passes if each.logit_rows > _TAKEN * row.users]
+        seconds = sum(each.times * each.seconds for each in steady)
+        energy = energy_of([Worked(engine.times, steady)], row.deployment.cluster.gpu, seconds)
+        assert energy is not None
+        return Judged(row, result_of(run, row.deployment, nothing), energy)
 
 
 def _left_out(mine: Sequence[Judged]) -> list[Judged]:
@@ -248,8 +262,7 @@ def fitted(rows: Sequence[Judged]) -> tuple[float, float]:
     for j in rows:
         if not 1 / FAR_OFF < j.tok_s / j.row.tok_s < FAR_OFF:
             continue
-        energy, draw = j.result.energy, draw_of(j.row.deployment.cluster.gpu)
-        assert energy is not None
+        energy, draw = j.energy, draw_of(j.row.deployment.cluster.gpu)
         # as much below the sum of its parts, for passes at the limit, as the prediction is
         share = _share(j) * _added(j, draw.tensor, draw.memory) * _limit_w(j) / j.gpu_w
         c, m = (energy.tensor - energy.prompts) / share, energy.memory / share
@@ -264,15 +277,13 @@ def fitted(rows: Sequence[Judged]) -> tuple[float, float]:
 
 def _added(j: Judged, tensor: float, memory: float) -> float:
     """The share of the limit that a GPU would draw without a limit, were these the parts'."""
-    energy = j.result.energy
-    assert energy is not None
+    energy = j.energy
     return _known_share(j) + tensor * (energy.tensor - energy.prompts) + memory * energy.memory
 
 
 def _known_share(j: Judged) -> float:
     """Idle, and what prompts draw: not chosen on these rows."""
-    draw, energy = draw_of(j.row.deployment.cluster.gpu), j.result.energy
-    assert energy is not None
+    draw, energy = draw_of(j.row.deployment.cluster.gpu), j.energy
     return draw.idle + draw.prompts * energy.prompts
 
 

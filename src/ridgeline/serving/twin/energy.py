@@ -7,13 +7,15 @@ which they are at work. Nothing draws more than its limit: clocks fall before.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from ridgeline.serving.hardware.cluster import Gpu, load_gpu
 from ridgeline.serving.twin.operators import Busy
-from ridgeline.serving.twin.scheduler import Engine
+from ridgeline.serving.twin.passes import PassMeans
+from ridgeline.serving.twin.steptime import StepTime
 from ridgeline.stats.stated_range import NORMAL_90
 
 
@@ -124,8 +126,15 @@ class Energy:
         }
 
 
-def energy_of(engines: Sequence[Engine], gpu: Gpu, duration_s: float) -> Energy | None:
-    """Of all GPUs of these engines from the first request to the last token; None where their limit is not known."""
+class Worked(NamedTuple):
+    """What one engine did."""
+
+    times: StepTime
+    passes: Iterable[PassMeans]
+
+
+def energy_of(engines: Iterable[Worked], gpu: Gpu, duration_s: float) -> Energy | None:
+    """Of all GPUs of these engines in that time, idle but for their passes; None where their limit is not known."""
     limit_w = gpu.most_w
     if gpu.power_w is None or limit_w is None or duration_s <= 0:
         return None

@@ -46,7 +46,7 @@ from ridgeline.serving.twin.disaggregation import (
     Proxied,
     PullingEngine,
 )
-from ridgeline.serving.twin.energy import ENERGY_FIGURES, Energy, energy_of
+from ridgeline.serving.twin.energy import ENERGY_FIGURES, Energy, Worked, energy_of
 from ridgeline.serving.twin.front_end import FrontEnd
 from ridgeline.serving.twin.held_back import step_times
 from ridgeline.serving.twin.mixed import MixedEngine
@@ -171,16 +171,23 @@ def simulate(
     `kv_tokens_per_rank` replaces the modelled KV pool by one that was read in a log. Without `front_end` requests reach
     the scheduler when they are sent, and tokens are seen when they are made.
     """
-    started_s = time.process_time()
     calibration = calibration or Calibration()
-    run = _served(deployment, traffic, calibration, slos, kv_tokens_per_rank=kv_tokens_per_rank, front_end=front_end)
+    run = run_to_end(deployment, traffic, calibration, slos, kv_tokens_per_rank=kv_tokens_per_rank, front_end=front_end)
+    return result_of(run, deployment, calibration, slos)
+
+
+def result_of(
+    run: EndedRun, deployment: Deployment, calibration: Calibration, slos: Sequence[Slo] = ()
+) -> SimulationResult:
+    """What `run_to_end` of the same arguments says, and how sure that is."""
     traffic, front, engines, records, summary = run.traffic, run.front, run.engines, run.records, run.summary
     under_way = at_once(summary, deployment.layout)
     known = reach(calibration, deployment, under_way)
     doubts = _doubts(engines, summary, traffic, records)
     if not calibration.points:
         doubts = replace(doubts, validation=validation(deployment, under_way))
-    energy = energy_of(engines, deployment.cluster.gpu, summary.duration_s)
+    worked = [Worked(engine.times, engine.passes) for engine in engines]
+    energy = energy_of(worked, deployment.cluster.gpu, summary.duration_s)
     if energy is not None:
         doubts = replace(doubts, held_back=energy.held_back)
     bounds = intervals(summary, _longest_ttft_s(records), known.calibration, doubts)
@@ -200,7 +207,7 @@ def simulate(
         energy=energy,
         doubts=doubts,
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
-        cpu_s=time.process_time() - started_s,
+        cpu_s=time.process_time() - run.started_cpu_s,
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
@@ -230,13 +237,14 @@ def summary_of(
 ) -> Summary:
     """The summary of `simulate`, for those who ask for nothing else. Raises TooLate once first tokens beyond a limit of
     `slos` are more than `most_late` of all requests."""
-    return _served(deployment, traffic, calibration, slos, most_late=most_late).summary
+    return run_to_end(deployment, traffic, calibration, slos, most_late=most_late).summary
 
 
 @dataclass(frozen=True, slots=True)
-class _Served:
+class EndedRun:
     """A run when its last request has ended."""
 
+    started_cpu_s: float
     traffic: Traffic
     arrivals: Sequence[Arrival]
     front: Front
@@ -248,16 +256,17 @@ class _Served:
     cut: tuple[str, ...]  # what was done to the traffic
 
 
-def _served(
+def run_to_end(
     deployment: Deployment,
     traffic: Traffic,
     calibration: Calibration,
-    slos: Sequence[Slo],
+    slos: Sequence[Slo] = (),
     *,
     kv_tokens_per_rank: int | None = None,
     front_end: bool = True,
     most_late: float | None = None,
-) -> _Served:
+) -> EndedRun:
+    started_cpu_s = time.process_time()
     traffic, cut = within_context(lasting(traffic), deployment.model)
     arrivals = _arrivals(traffic)
     front, engines, plans = build(deployment, calibration, traffic, kv_tokens_per_rank)
@@ -278,7 +287,7 @@ def _served(
     records = tuple(r.record() for r in requests)
     summary = summarise(records, slos, gaps_s=[g for e in engines for g in e.runs.gaps])
     sent = arrivals if again is None else again.arrivals
-    return _Served(traffic, sent, front, engines, plans, records, unsent, summary, cut)
+    return EndedRun(started_cpu_s, traffic, sent, front, engines, plans, records, unsent, summary, cut)
 
 
 def put_in_front(engines: Sequence[Engine], deployment: Deployment, calibration: Calibration) -> FrontEnd:
