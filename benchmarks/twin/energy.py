@@ -100,7 +100,7 @@ class Task:
 CHAT, GPQA = Task(300, 1.1, 0.8, 4096, 1024, 1.5), Task(250, 0.5, 0.6, 32768, 198, 1.15)
 # No run is longer than so many requests for each place: a few places are soon steady.
 _LONGEST_PROMPT, _ROUNDS, _FEWEST = 2048, 6, 120
-_TAKEN = 0.95  # of all places, in the steady state: who has answered makes room for the next
+_TAKEN = 0.95  # of the most requests at once, in the steady state: who has answered makes room for the next
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,8 @@ def _judged(row: EnergyRow) -> Judged:
     with no_collection():
         run = run_to_end(row.deployment, row.traffic, nothing)
         (engine,) = run.engines
-        steady = [each for each in engine.passes if each.logit_rows > _TAKEN * row.users]
+        most = max(each.logit_rows for each in engine.passes)  # fewer than there are places where KV is full
+        steady = [each for each in engine.passes if each.logit_rows > _TAKEN * most]
         seconds = sum(each.times * each.seconds for each in steady)
         energy = energy_of([Worked(engine.times, steady)], row.deployment.cluster.gpu, seconds)
         assert energy is not None

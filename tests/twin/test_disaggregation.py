@@ -47,6 +47,24 @@ def test_a_request_without_a_decode_slot_fails_in_bootstrapping():
     assert result.summary.ok + result.summary.errors["kv-transfer"] == 400
 
 
+def test_first_tokens_wait_for_what_is_scarce():
+    sent = parse_traffic("fixed:1024:64", requests=64)
+    slots = simulate(make.split("P2D2", rank_limit=1), sent).ttft_parts_ms
+    assert list(slots) == ["decode slot", "handshake", "prefill queue", "prompt", "KV transfer", "first step"]
+    assert max(slots, key=slots.__getitem__) == "decode slot"
+    free = simulate(make.split("P2D2"), parse_traffic("fixed:1024:64", requests=512))
+    parts, ttft_ms = free.ttft_parts_ms, free.summary.ttft_ms
+    assert ttft_ms is not None
+    assert max(parts, key=parts.__getitem__) == "prefill queue"
+    assert parts["handshake"] == pytest.approx(HANDSHAKE_S * 1000)
+    assert sum(parts.values()) == pytest.approx(ttft_ms.mean, abs=1)
+    assert min(parts.values()) >= 0
+    one = simulate(make.split("P2D2"), parse_traffic("fixed:1024:64", requests=1)).ttft_parts_ms
+    assert one["decode slot"] == one["prefill queue"] == 0
+    assert parts["KV transfer"] < parts["prompt"]
+    assert simulate(colocated(), sent).ttft_parts_ms == {}
+
+
 def test_ports_carry_what_prefill_makes_and_no_more():
     result = simulate(make.split("P4D6"), parse_traffic("fixed:1024:32", requests=1024))
     assert result.kv_transfer_bytes_s is not None

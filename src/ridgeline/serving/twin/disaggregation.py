@@ -117,6 +117,8 @@ class PrefillEngine(Engine):
             whole = request.arrival.input_tokens
             if budget <= 0 or len(taken) >= self.rank_requests or (taken and whole > room_tokens):
                 break
+            if request.held == 0:
+                request.joined_s = self.clock
             if request.held == 0 and self.caches and (text := request.arrival.text) is not None:
                 request.cached = request.held = self.caches[rank].matched(text, request.arrival.input_tokens)
                 self.caches[rank].lock(text, request.cached)
@@ -292,6 +294,11 @@ class Disaggregated:
         self._ports: dict[tuple[str, int], float] = {}
         self._sent_bytes = 0.0
         self._sending_s = (math.inf, 0.0)
+        self.waited_s: dict[str, float] = {}  # by part of the way to first tokens, of all requests together
+
+    def _reached(self, request: Request, part: str, at_s: float) -> None:
+        self.waited_s[part] = self.waited_s.get(part, 0.0) + at_s - request.reached_s
+        request.reached_s = at_s
 
     @property
     def transfer_bytes_s(self) -> float:
@@ -323,6 +330,7 @@ class Disaggregated:
         assert isinstance(prefill, PrefillEngine)
         request.worker = f"{prefill.name}+{decode.name}"
         decode.load += 1
+        request.reached_s = at_s
         self._source[request.arrival.number] = prefill
         found_s = decode.found_s(at_s)
         if found_s > at_s:
@@ -400,14 +408,23 @@ class Disaggregated:
             request, at_s, prefill = found
             assert prefill is not None
             self._target[request.arrival.number] = decode
-            self._post(max(now_s, at_s) + HANDSHAKE_S, "prefill", request, prefill)
+            set_aside_s = max(now_s, at_s)
+            self._reached(request, "decode slot", set_aside_s)
+            self._reached(request, "handshake", set_aside_s + HANDSHAKE_S)
+            self._post(set_aside_s + HANDSHAKE_S, "prefill", request, prefill)
 
     def _transfer(self, engine: PrefillEngine, request: Request) -> None:
         """KV leaves while later chunks are computed; what is left when the last chunk is done is waited for."""
         least_s = engine.clock + self.transfer.seconds(request.last_piece)
         tokens = request.arrival.input_tokens - request.cached
         done = self._send_kv(engine, request, engine.round_start_s, tokens, least_s)
+        self._computed(engine, request)
+        self._reached(request, "KV transfer", done)
         self._post(done, "decode", request, self._target.pop(request.arrival.number))
+
+    def _computed(self, engine: PrefillEngine, request: Request) -> None:
+        self._reached(request, "prefill queue", request.joined_s)
+        self._reached(request, "prompt", engine.clock)
 
     def _send_kv(
         self, engine: PrefillEngine, request: Request, at_s: float, tokens: int, least_s: float = 0.0
@@ -446,7 +463,11 @@ class Proxied(Disaggregated):
 
     def _transfer(self, engine: PrefillEngine, request: Request) -> None:
         """Nothing is sent before it is asked for."""
+        self._computed(engine, request)
         self._post(engine.clock, "decode", request, self._target.pop(request.arrival.number))
 
     def _pull(self, request: Request, at_s: float) -> float:
-        return self._send_kv(self._source.pop(request.arrival.number), request, at_s, request.cached)
+        done = self._send_kv(self._source.pop(request.arrival.number), request, at_s, request.cached)
+        self._reached(request, "decode queue", at_s)
+        self._reached(request, "KV transfer", done)
+        return done

@@ -30,6 +30,7 @@ class Request:
     loaded_s: float = 0.0  # when they are there
     in_cache: int = 0  # prompt tokens that it reads in the cache, or has put there
     rank: int = 0  # of a prefill engine that computes its prompt
+    reached_s: float = 0.0  # when the last part of its way to the first token ended, of split roles
     held: int = 0  # KV tokens held when the current stay in the batch began
     generated: int = 0  # tokens made before the current stay in the batch
     joined_step: int = 0

@@ -91,6 +91,7 @@ class SimulationResult(JsonForm, Shown):
     sessions: SessionSummary | None  # where turns wait for answers
     interval: dict[str, tuple[float, float]]
     kv_transfer_bytes_s: float | None  # what one prefill rank sent on average while prompts were computed
+    ttft_parts_ms: Mapping[str, float]  # of split roles: what the mean TTFT is made of
     cpu_s: float
     first_run_tax_s: float
     calibrated: bool
@@ -207,6 +208,7 @@ def result_of(
         energy=energy,
         doubts=doubts,
         kv_transfer_bytes_s=front.transfer_bytes_s if isinstance(front, Disaggregated) else None,
+        ttft_parts_ms=_ttft_parts_ms(front.waited_s, summary) if isinstance(front, Disaggregated) else {},
         cpu_s=time.process_time() - run.started_cpu_s,
         first_run_tax_s=first_run_tax_s(deployment.model),
         calibrated=calibration.points > 0,
@@ -453,6 +455,14 @@ def within_context(traffic: Traffic, model: Model) -> tuple[Traffic, tuple[str, 
     what = "are left out, as a server would refuse them" if recorded else "are cut to it"
     cut = f"{beyond_context([a.input_tokens + a.output_tokens for a in arrivals], context)} and {what}"
     return replace(traffic, most_tokens=context), (*traffic.notes, cut)
+
+
+def _ttft_parts_ms(waited_s: Mapping[str, float], summary: Summary) -> dict[str, float]:
+    """What is left of the mean is the step that makes a first token, and the processes in front of the engines."""
+    if summary.ttft_ms is None:
+        return {}
+    parts = {part: round(seconds * 1000 / summary.ok, 1) for part, seconds in waited_s.items()}
+    return parts | {"first step": round(summary.ttft_ms.mean - sum(parts.values()), 1)}
 
 
 def _in_step(traffic: Traffic) -> tuple[str, ...]:

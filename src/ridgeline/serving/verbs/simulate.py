@@ -104,6 +104,7 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
         f"  duration    {s.duration_s:10,.2f} s       {s.ok} of {s.requests} requests",
         f"  {'latency, ms':<11} {'p50':>10} {'p95':>11} {'p99':>11}   p95, 90%",
         *(_latency(name, result) for name in ("ttft", "itl", "e2e")),
+        *_ttft_parts(result),
         f"  KV pool     {result.memory[-1].kv_tokens:10,} tokens  {peak:.0%} used at most, "
         f"{result.retractions} sent back ({_counter_of_sent_back(result)})",
         *_sessions(result),
@@ -117,6 +118,12 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
     lines += [f"  assumed     {note}" for note in result.assumed]
     lines += [f"  failed      {count:10,} requests: {kind}" for kind, count in s.errors.items()]
     return "\n".join(line for line in lines if line)
+
+
+def _ttft_parts(result: SimulationResult) -> list[str]:
+    """Where requests of split roles wait."""
+    parts = [f"{part} {spent_ms:,.0f}" for part, spent_ms in result.ttft_parts_ms.items()]
+    return [f"  mean TTFT   {' + '.join(parts)} ms"] if parts else []
 
 
 def _energy(result: SimulationResult) -> list[str]:
