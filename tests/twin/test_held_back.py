@@ -13,7 +13,8 @@ from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.hardware.cluster import held_to, load_gpu, make_cluster
 from ridgeline.serving.hardware.gpu_limits import GpuLimits
 from ridgeline.serving.traffic.traffic import ClosedLoop, Fixed, OpenLoop, Traffic
-from ridgeline.serving.twin.calibration import Calibration
+from ridgeline.serving.twin.calibration import Calibration, ValidatedSetting
+from ridgeline.serving.twin.reach import intervals
 from ridgeline.serving.twin.simulate import SimulationResult, simulate, step_time
 from ridgeline.serving.twin.steptime import StepTime
 from tests.twin.deployments import llama, r1, split
@@ -125,6 +126,20 @@ def test_bounds_are_wider_and_it_is_said_that_nobody_measured_it(limits: GpuLimi
     assert found.energy.spread > free.energy.spread  # type: ignore[union-attr]
     assert f"GPUs held to {' and '.join(limits.words)}" in found.reach
     assert "held to" not in free.reach
+
+
+def test_each_bound_owes_something_to_the_clock_that_is_lost() -> None:
+    found = run(GpuLimits(400))
+    as_usual = replace(found.doubts, held_back=0.0)
+    wide, usual = (intervals(found.summary, None, Calibration(), doubts) for doubts in (found.doubts, as_usual))
+    for name in ("speed", "ttft_p50_ms", "itl_p50_ms"):
+        assert wide[name][0] < usual[name][0] and usual[name][1] < wide[name][1]
+
+
+def test_a_calibration_says_that_it_was_measured_on_gpus_that_nothing_held() -> None:
+    scope = (ValidatedSetting("h200", "sglang", "0.5.15", "llama-8b", "bf16", "tp 1"),)
+    found = simulate(held(llama(), GpuLimits(500)), CHATS, Calibration(points=20, scope=scope))
+    assert found.calibrated and "GPUs held to 500W" in found.reach
 
 
 @given(
