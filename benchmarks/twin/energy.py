@@ -24,7 +24,6 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from ridgeline.errors import InputError
@@ -174,23 +173,15 @@ def _model(name: str, precision: str) -> Model:
 
 @dataclass(frozen=True)
 class Judged:
-    """A row beside its prediction. `energy` is of the steady state, in which all places are taken; `left_out` are watts
-    of a GPU by what the other models' rows say."""
+    """A row beside its prediction. `energy` and `tok_s` are of the steady state, in which all places are taken;
+    `left_out` are watts of a GPU by what the other models' rows say."""
 
     row: EnergyRow
     result: SimulationResult
     energy: Energy
+    tok_s: float
     left_out: float = 0.0
     peer: float = 0.0
-
-    @cached_property
-    def tok_s(self) -> float:
-        """From when all places have answered once until fewer requests are left than there are places."""
-        records, users = self.result.records, self.row.users
-        starts = sorted(r.first_token_s for r in records if r.first_token_s is not None)
-        ends = sorted(r.end_s for r in records if r.end_s is not None)
-        begin_s, end_s = starts[users - 1], ends[max(0, len(ends) - users - 2)]
-        return sum(_between(r, begin_s, end_s) for r in records) / (end_s - begin_s)
 
     @property
     def gpu_w(self) -> float:
@@ -206,17 +197,6 @@ class Judged:
         here = {"gpu_power_w": self.gpu_w, "joules_per_output_token": self.joules}[figure]
         scale = here / (getattr(self.result, figure) or math.nan)
         return low * scale, high * scale
-
-
-def _between(record: RequestRecord, begin_s: float, end_s: float) -> float:
-    """Tokens of one answer in that time."""
-    at_s, made = record.first_token_s or 0.0, 0.0
-    for gap_s, count in record.gaps_s:
-        after_s = at_s + gap_s * count
-        if gap_s:
-            made += max(0.0, min(after_s, end_s) - max(at_s, begin_s)) / gap_s
-        at_s = after_s
-    return made
 
 
 def judged(rows: Iterable[EnergyRow]) -> list[Judged]:
@@ -239,7 +219,28 @@ def _judged(row: EnergyRow) -> Judged:
         seconds = sum(each.times * each.seconds for each in steady)
         energy = energy_of([Worked(engine.times, steady)], row.deployment.cluster.gpu, seconds)
         assert energy is not None
-        return Judged(row, result_of(run, row.deployment, nothing), energy)
+        result = result_of(run, row.deployment, nothing)
+    # hundreds of rows would keep millions of requests
+    return Judged(row, replace(result, records=()), energy, _steady_tok_s(result.records, row.users))
+
+
+def _steady_tok_s(records: Sequence[RequestRecord], users: int) -> float:
+    """From when all places have answered once until fewer requests are left than there are places."""
+    starts = sorted(r.first_token_s for r in records if r.first_token_s is not None)
+    ends = sorted(r.end_s for r in records if r.end_s is not None)
+    begin_s, end_s = starts[users - 1], ends[max(0, len(ends) - users - 2)]
+    return sum(_between(r, begin_s, end_s) for r in records) / (end_s - begin_s)
+
+
+def _between(record: RequestRecord, begin_s: float, end_s: float) -> float:
+    """Tokens of one answer in that time."""
+    at_s, made = record.first_token_s or 0.0, 0.0
+    for gap_s, count in record.gaps_s:
+        after_s = at_s + gap_s * count
+        if gap_s:
+            made += max(0.0, min(after_s, end_s) - max(at_s, begin_s)) / gap_s
+        at_s = after_s
+    return made
 
 
 def _left_out(mine: Sequence[Judged]) -> list[Judged]:
