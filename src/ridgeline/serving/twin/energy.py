@@ -62,7 +62,7 @@ ENERGY_FIGURES = ("gpu_power_w", "joules_per_output_token")  # of a result, each
 # Idle: 125 to 135 W of an H200 that holds an engine (samples of examples/05-sglang-h200). Prompts: with this a prompt's
 # pass draws the limit at the clocks of those samples, 0.82 to 0.89 of the highest; large products say 1.2 to 1.7
 # (`benchmarks/twin/gpu_power.py`). The others were chosen on public loads of vLLM 0.11 (`benchmarks/twin/energy.py`).
-_H100, _B200 = Draw(0.18, 0.45, 1.30, 0.60, 0.12), Draw(0.22, 0.70, 1.30, 0.60, 0.32)
+_H100, _B200 = Draw(0.18, 0.45, 1.30, 0.60, 0.12), Draw(0.22, 0.70, 1.30, 0.60, 0.36)
 _MEASURED = {"h100": _H100, "b200": _B200}
 _BY_GENERATION = {"hopper": _H100, "blackwell": _B200}
 _OTHER = Draw(0.20, 0.60, 1.30, 0.60, 0.0)
