@@ -7,6 +7,7 @@ import pytest
 
 from ridgeline.cli.main import run
 from ridgeline.errors import InputError
+from ridgeline.serving.engines.releases import NEWEST, release_text
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "sglang"
 R1 = ["--model", "deepseek-r1", "--gpu", "h100", "--nodes", "2", "--gpus-per-node", "8"]
@@ -99,6 +100,20 @@ def test_drawn_requests_beyond_the_context_are_cut_and_that_is_said(capsys):
     answer = json.loads(call(capsys, "twin", "simulate", *SMALL, *words, "--json"))
     assert answer["successful_requests"] == 50
     assert any("requests exceed the context of 40,960 tokens and are cut to it" in note for note in answer["assumed"])
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_release_beyond_those_that_are_known_is_said_to_be_taken_for_one(capsys, engine: str):
+    def assumed(release: str) -> list[str]:
+        return json.loads(call(capsys, "twin", "simulate", *SMALL, "--requests", "9", "--engine", release, "--json"))[
+            "assumed"
+        ]
+
+    newest = release_text(engine, NEWEST)
+    number = newest.split()[1]
+    assert any(f"newer than {newest}" in note for note in assumed(f"{engine}:{number}.1"))
+    for known in (engine, f"{engine}:{number}", f"{engine}:{number.rpartition('.')[0]}"):
+        assert not any("newer than" in note for note in assumed(known))
 
 
 def test_users_in_lock_step_are_pointed_out(capsys):

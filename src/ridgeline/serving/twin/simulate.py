@@ -16,6 +16,7 @@ from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.fitting import nearest_fits
 from ridgeline.serving.engines.layout import Layout, rank_kv_bytes_per_token
 from ridgeline.serving.engines.memory import STARTUP_OOM, MemoryPlan, plan_memory
+from ridgeline.serving.engines.releases import release_text, release_written
 from ridgeline.serving.engines.settings import Applied, acceptance_assumed, resolve
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.model.model import Model
@@ -372,9 +373,14 @@ def _cache_use(engines: Sequence[Engine]) -> CacheUse:
 
 def _assumed(deployment: Deployment) -> tuple[str, ...]:
     settings = deployment.role_settings("both" if deployment.layout.decode is None else "decode")
-    if settings.draft_tokens < 2 or settings.accept_length is not None:
-        return ()
-    return (acceptance_assumed(deployment.model, settings),)
+    found = []
+    if settings.version > release_written(settings.engine, settings.version):
+        newest = release_text(settings.engine, settings.version)
+        asked = ".".join(map(str, settings.version))
+        found.append(f"{asked} is newer than {newest}, the newest release that is known, and is taken to run like it")
+    if settings.draft_tokens > 1 and settings.accept_length is None:
+        found.append(acceptance_assumed(deployment.model, settings))
+    return tuple(found)
 
 
 def host_tier_gib(deployment: Deployment, applied: Applied) -> float:
