@@ -491,7 +491,7 @@ def test_a_pasted_server_gives_gpus_back_when_it_ends(tmp_path: Path, gpu: Stand
     gpu.set(limit="650.00")
     asked = study(tmp_path, "sglang-serve", {POWER_LIMIT: [500], CLOCK: [1500]}, goal="output_tok_s")
     text = sglang_serve(asked).paste({POWER_LIMIT: 500, CLOCK: 1500})
-    done = subprocess.run([shell, "-c", text], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([shell, "-c", text], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60)
     assert "'sglang.launch_server'" in done.stderr, "which nothing here has"
     assert gpu.told == [
         "--power-limit=500", "--lock-gpu-clocks=1500,1500", "--power-limit=650.00", "--reset-gpu-clocks"
