@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.layout import Layout
 from ridgeline.serving.hardware.cluster import make_cluster
 from ridgeline.serving.model.config import load_model
@@ -14,6 +15,7 @@ from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin import disaggregation
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.disaggregation import HANDSHAKE_S, PIECES_S, PORT_SHARE, RUN_TOKENS, KvTransfer, room
+from ridgeline.serving.twin.priors import TOKENISE_S
 from ridgeline.serving.twin.request import Request
 from ridgeline.serving.twin.simulate import build, simulate, step_time
 from tests.twin import deployments as make
@@ -50,7 +52,9 @@ def test_a_request_without_a_decode_slot_fails_in_bootstrapping():
 def test_first_tokens_wait_for_what_is_scarce():
     sent = parse_traffic("fixed:1024:64", requests=64)
     slots = simulate(make.split("P2D2", rank_limit=1), sent).ttft_parts_ms
-    assert list(slots) == ["decode slot", "handshake", "prefill queue", "prompt", "KV transfer", "first step"]
+    on_the_way = ("decode slot", "handshake", "prefill queue", "prompt", "KV transfer")
+    assert list(slots) == ["front end", *on_the_way, "first step"]
+    assert slots["front end"] == 0, "of an offline run"
     assert max(slots, key=slots.__getitem__) == "decode slot"
     free = simulate(make.split("P2D2"), parse_traffic("fixed:1024:64", requests=512))
     parts, ttft_ms = free.ttft_parts_ms, free.summary.ttft_ms
@@ -63,6 +67,17 @@ def test_first_tokens_wait_for_what_is_scarce():
     assert one["decode slot"] == one["prefill queue"] == 0
     assert parts["KV transfer"] < parts["prompt"]
     assert simulate(colocated(), sent).ttft_parts_ms == {}
+
+
+def test_what_stands_in_front_of_split_roles_is_no_part_of_the_first_step():
+    """Packing and tokenising take longer with the prompt; the decode batch that it joins does not."""
+    short, long = (
+        simulate(make.split("P2D2"), parse_traffic(f"fixed:{tokens}:64", requests=1, rate_s=1.0)).ttft_parts_ms
+        for tokens in (1000, 11_000)
+    )
+    costs = engine_named("sglang").costs
+    assert long["front end"] - short["front end"] == pytest.approx(1e7 * (TOKENISE_S + costs.hand_over_s), abs=0.2)
+    assert long["first step"] == pytest.approx(short["first step"], abs=5)
 
 
 def test_ports_carry_what_prefill_makes_and_no_more():

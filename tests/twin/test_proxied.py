@@ -41,7 +41,7 @@ def test_who_finds_decode_full_waits_before_its_first_token_and_not_after_it() -
     assert full.requests_s > 0.9 * fits.requests_s
     each_s = 1 / full.requests_s
     parts = run(pool=23_000, requests=160, concurrency=40).ttft_parts_ms
-    assert list(parts) == ["prefill queue", "prompt", "decode queue", "KV transfer", "first step"]
+    assert list(parts) == ["front end", "prefill queue", "prompt", "decode queue", "KV transfer", "first step"]
     assert parts["decode queue"] > 0.9 * full.ttft_ms.mean
     assert run(requests=36, concurrency=1).ttft_parts_ms["decode queue"] == 0
     assert full.ttft_ms.p50 / 1000 == pytest.approx(30 * each_s, rel=0.2), "thirty are before it"

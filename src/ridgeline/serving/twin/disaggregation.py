@@ -296,9 +296,16 @@ class Disaggregated:
         self._sending_s = (math.inf, 0.0)
         self.waited_s: dict[str, float] = {}  # by part of the way to first tokens, of all requests together
 
+    def _admitted(self, request: Request) -> None:
+        """From here on nothing makes it fail, so that it counts."""
+        self._waited("front end", request.reached_s - request.sent_s)
+
     def _reached(self, request: Request, part: str, at_s: float) -> None:
-        self.waited_s[part] = self.waited_s.get(part, 0.0) + at_s - request.reached_s
+        self._waited(part, at_s - request.reached_s)
         request.reached_s = at_s
+
+    def _waited(self, part: str, seconds: float) -> None:
+        self.waited_s[part] = self.waited_s.get(part, 0.0) + seconds
 
     @property
     def transfer_bytes_s(self) -> float:
@@ -409,6 +416,7 @@ class Disaggregated:
             assert prefill is not None
             self._target[request.arrival.number] = decode
             set_aside_s = max(now_s, at_s)
+            self._admitted(request)
             self._reached(request, "decode slot", set_aside_s)
             self._reached(request, "handshake", set_aside_s + HANDSHAKE_S)
             self._post(set_aside_s + HANDSHAKE_S, "prefill", request, prefill)
@@ -458,6 +466,7 @@ class Proxied(Disaggregated):
             engine.pull, engine.asking_s = self._pull, transfer.asking_s
 
     def _bootstrap(self, decode: DecodeEngine, request: Request, at_s: float) -> None:
+        self._admitted(request)
         self._target[request.arrival.number] = decode
         self._post(at_s, "prefill", request, self._source[request.arrival.number])
 

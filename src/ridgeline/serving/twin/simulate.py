@@ -464,7 +464,7 @@ def within_context(traffic: Traffic, model: Model) -> tuple[Traffic, tuple[str, 
 
 
 def _ttft_parts_ms(waited_s: Mapping[str, float], summary: Summary) -> dict[str, float]:
-    """What is left of the mean is the step that makes a first token, and the processes in front of the engines."""
+    """What is left of the mean is the step that makes a first token, or that it joins, and its way to the user."""
     if summary.ttft_ms is None:
         return {}
     parts = {part: round(seconds * 1000 / summary.ok, 1) for part, seconds in waited_s.items()}
