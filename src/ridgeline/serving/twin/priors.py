@@ -21,7 +21,7 @@ SHARED_NORM_SMALL = 4
 # An indexer of sparse attention and a layer that keeps a state have kernels of their own.
 LAYER_OPS, MLA_OPS, MOE_OPS, QUANTISE_OPS, INDEX_OPS, STATE_OPS = 11, 8, 12, 6, 6, 20
 # On Blackwell, as far as we know, routing, both products and the sum over experts are one call of DeepSeek's and of FP4
-# mixtures.
+# and MXFP4 mixtures.
 ONE_CALL_MOE_OPS = 5
 # Scheduling, sampling and detokenising of one iteration; overlapped with the GPU. What each request adds to it, the
 # launch of a kernel without a graph, and what the processes in front of an engine take, are costs of that engine

@@ -74,7 +74,7 @@ class ExpertRate:
 class Reduction:
     """An all-reduce inside a node: a delay that may grow with ranks, and the share of the link it reaches.
 
-    Larger messages are reduced in two stages, after each of which ranks wait for each other: `stage_s` more for each.
+    Larger messages are reduced in two stages, after each of which ranks wait for each other: `stage_s` more a rank.
     """
 
     delay_s: float

@@ -288,7 +288,8 @@ UNMEASURED_SPREAD = 0.13
 # Prefill and decode apart: what a router, a transfer and two engines add.
 APART_SPREAD = 0.28
 APART_TTFT_SPREAD = 0.40
-# Mixtures under vLLM before 0.14 took up to twice as long as their kernels, and nobody here knows why.
+# Mixtures under vLLM before 0.14 took up to twice as long as their kernels when this was chosen. Some of the reasons
+# were found since (`expert_rows`, `sorts_logits`); it was left as it was.
 _OLD_EXPERTS_SPREAD = 0.30
 # Users who wait for each other: a few percent more or less speed decide between a short queue and a long one. From this
 # share of the mean TTFT on, its spread grows up to the second figure where waiting is all of it, and the queue may not

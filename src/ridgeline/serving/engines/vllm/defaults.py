@@ -30,7 +30,7 @@ _SORTS_SINCE, _SORTS_BEFORE = (0, 11), (0, 16)
 # Experts in FP8 blocks by DeepGEMM's contiguous kernel, on a buffer that has room for every copy and fills up each
 # expert to whole tiles; what no token fills is computed as the first expert's (deep_gemm_utils.py), since 0.13 skipped.
 _FILLS_SINCE, _FILLS_BEFORE, _FILLED_ROWS = (0, 10), (0, 13), 128
-_GRAPHS = 512  # sequences that its graphs reach
+_GRAPHS = 512  # tokens of a rank's step that its graphs reach
 
 
 class VllmDefaults(EngineDefaults):
