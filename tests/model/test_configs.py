@@ -172,6 +172,10 @@ def test_a_checkpoint_says_which_parts_are_quantised() -> None:
     heads = [f"model.layers.{n}.self_attn.{name}_proj" for n in range(last + 1) for name in "qkvo"]
     model = read(quantization_config={"quant_method": "fbgemm_fp8", "modules_to_not_convert": ends + heads})
     assert (model.dtype, model.attention_dtype) == ("fp8", "bf16")
+    # a hybrid names those few of its layers that have a part at all
+    few = [f"model.layers.{n}.self_attn" for n in range(3, last, 4)]
+    model = read(quantization_config={"quant_method": "fp8", "modules_to_not_convert": few})
+    assert (model.dtype, model.attention_dtype) == ("fp8", "bf16")
     mixed = {
         "quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
         "quantized_layers": {

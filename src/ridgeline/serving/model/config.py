@@ -62,13 +62,13 @@ def _read_dtypes(fields: Fields) -> _WeightDtypes:
     # FP8 checkpoints that name what NVFP4 leaves alone keep it in FP8
     beside = "fp8" if quant.get("quant_method") == "fp8" and main == "fp4" else base
 
+    layers = fields.value("num_hidden_layers")
+    ends = {0, layers - 1} if isinstance(layers, int) else set()
+
     def left(pattern: re.Pattern[str]) -> bool:
-        """Of single layers that are named (Meta's FP8 leaves the first and the last alone), most must be."""
-        named = list(filter(pattern.search, kept))
-        numbers = {found[1] for found in map(_LAYER.search, named) if found}
-        layers = fields.value("num_hidden_layers")
-        most = layers // 2 if isinstance(layers, int) else 0
-        return len(numbers) > most or not all(map(_LAYER.search, named))
+        """Meta's FP8 names the first and the last layer, whose weights are few."""
+        named = {found and int(found[1]) for found in map(_LAYER.search, filter(pattern.search, kept))}
+        return bool(named - ends)
 
     def of(part: str, pattern: re.Pattern[str]) -> str:
         return apart.get(part) or (beside if left(pattern) else main)
