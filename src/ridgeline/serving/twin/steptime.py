@@ -148,25 +148,23 @@ class StepTime:
         if line is None:
             if batch not in self._decode_sums:
                 self._decode_sums[batch] = sum(t.seconds for t in self._decode_terms(batch))
-            base_s, host_s = self._decode_sums[batch], self._decode_host_s(batch)
+            base_s, (schedule_s, launch_s) = self._decode_sums[batch], self._decode_host_s(batch)
             few = self._few_heads(batch)
             base_s += sum(cap * batch * each_s for cap, each_s in self._contexts[:passed]) * few
             per_token_s = sum(each_s for _, each_s in self._contexts[passed:]) * few
             stretch, agree_s = self._decode_stretch, self._agree_s
-            waited_s = 0.0 if self.applied.overlap else host_s * self._bubble
-            line = (base_s * stretch + waited_s + agree_s, per_token_s * stretch, host_s + agree_s)
+            waited_s, host_s = self._waited_s(schedule_s, launch_s)
+            line = (base_s * stretch + waited_s + agree_s, per_token_s * stretch, waited_s + host_s + agree_s)
             self._decode_lines[batch, passed] = line
         return line
 
     def explain_decode(self, batch: int, context: float) -> list[Term]:
         """The terms of `decode_s`, adding up to it; what the host hides is listed with zero seconds."""
-        terms, host_s = self._decode_terms(batch), self._decode_host_s(batch)
+        terms, (schedule_s, launch_s) = self._decode_terms(batch), self._decode_host_s(batch)
         seen_s = sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts) * self._few_heads(batch)
         terms.append(Term("attention over cached tokens", seen_s, self._context_bound))
         terms = [t._replace(seconds=t.seconds * self.factors.decode) for t in terms]
-        if not self.applied.overlap:
-            terms.append(Term(_UNHIDDEN, host_s, "host"))
-        return self._agreed(self._with_host(terms, host_s, graph=batch <= self._largest_in_graph))
+        return self._agreed(self._with_host(terms, schedule_s, launch_s))
 
     # -- prefill --------------------------------------------------------------------------------------------------
 
@@ -185,10 +183,8 @@ class StepTime:
         gpu_s = (fixed_s + self._pairs_s(tokens, pairs, largest)) * self._prefill_stretch
         if self.counted:
             return self._agree_s + gpu_s + schedule_s + launch_s
-        if not self.applied.overlap:  # the GPU works on what was launched while the rest is launched
-            return self._agree_s + schedule_s + (gpu_s if gpu_s > launch_s else launch_s)
-        host_s = schedule_s + launch_s
-        return self._agree_s + (gpu_s if gpu_s > host_s else host_s)
+        waited_s, host_s = self._waited_s(schedule_s, launch_s)
+        return self._agree_s + waited_s + (gpu_s if gpu_s > host_s else host_s)
 
     def mixed_s(self, tokens: int, pairs: float, sequences: int, largest: int, batch: int, context: float) -> float:
         """One step that computes `tokens` of prompts and decodes `batch` requests that hold `context` tokens."""
@@ -198,9 +194,8 @@ class StepTime:
         gpu_s = sum(t.seconds for t in terms) + self._pairs_s(tokens, pairs, largest)
         gpu_s += sum(each_s * min(context, cap * batch) for cap, each_s in self._contexts)
         gpu_s *= (tokens * self._prefill_stretch + batch * self._decode_stretch) / (tokens + batch)
-        if not self.applied.overlap:  # the GPU works on what was launched while the rest is launched
-            return self._agree_s + schedule_s + max(gpu_s, launch_s)
-        return self._agree_s + max(gpu_s, schedule_s + launch_s)
+        waited_s, host_s = self._waited_s(schedule_s, launch_s)
+        return self._agree_s + waited_s + max(gpu_s, host_s)
 
     def explain_prefill(self, tokens: int, pairs: float, sequences: int, largest: int) -> list[Term]:
         terms = self._prefill_terms(tokens, sequences, largest)
@@ -210,10 +205,7 @@ class StepTime:
         if self.counted:
             waited = Term("host, which waits for token counts in every layer", schedule_s + launch_s, "host")
             return self._agreed([*terms, waited])
-        if not self.applied.overlap:
-            terms = self._with_host(terms, launch_s, graph=not launch_s)
-            return self._agreed([*terms, Term(_UNHIDDEN, schedule_s, "host")])
-        return self._agreed(self._with_host(terms, schedule_s + launch_s, graph=not launch_s))
+        return self._agreed(self._with_host(terms, schedule_s, launch_s))
 
     # -- what a step asks of the parts of a GPU ---------------------------------------------------------------------
 
@@ -249,17 +241,28 @@ class StepTime:
         agree = Term("attention-DP ranks agree on the batch", self._agree_s, "host")
         return [*terms, agree] if agree.seconds else terms
 
-    def _with_host(self, terms: list[Term], host_s: float, *, graph: bool) -> list[Term]:
+    def _with_host(self, terms: list[Term], schedule_s: float, launch_s: float) -> list[Term]:
         gpu_s = sum(t.seconds for t in terms)
         if self.layout.pp > 1:
             terms.append(Term("pipeline bubble", gpu_s * (self._bubble - 1), "latency"))
-        name = "host beyond the GPU's time (CUDA graph)" if graph else "host beyond the GPU's time (no CUDA graph)"
+        waited_s, host_s = self._waited_s(schedule_s, launch_s)
+        terms += [Term(_UNHIDDEN, waited_s, "host")] if waited_s else []
+        name = "host beyond the GPU's time (no CUDA graph)" if launch_s else "host beyond the GPU's time (CUDA graph)"
         return [*terms, Term(name, max(0.0, host_s - gpu_s * self._bubble), "host")]
 
-    def _decode_host_s(self, batch: int) -> float:
+    def _waited_s(self, schedule_s: float, launch_s: float) -> tuple[float, float]:
+        """The host's part that the GPU waits for, and what it hides as far as its own is as long.
+
+        The GPU works on what was launched while the rest is launched.
+        """
+        if not self.applied.overlap:
+            return schedule_s, launch_s
+        return 0.0, max(schedule_s, launch_s) if self._launched_beside else schedule_s + launch_s
+
+    def _decode_host_s(self, batch: int) -> tuple[float, float]:
+        """Scheduling, and launching what no graph holds."""
         launch_s = self._launch_s if batch > self._largest_in_graph else 0.0
-        schedule_s = HOST_STEP_S + batch * self._request_s
-        return (max(schedule_s, launch_s) if self._launched_beside else schedule_s + launch_s) * self.factors.host
+        return (HOST_STEP_S + batch * self._request_s) * self.factors.host, launch_s * self.factors.host
 
     def _decode_terms(self, batch: int) -> list[Term]:
         drafts = self.applied.draft_tokens
