@@ -140,9 +140,9 @@ def page(rows: Sequence[BoardRow]) -> tuple[str, dict[str, str]]:
     parts = [
         "# Board: predicted beside measured",
         f"{len(rows):,} figures of {len({(row.set, row.row) for row in rows}):,} measured rows, other people's and our "
-        "own, with the twin's prediction and its 90% interval. Nothing is calibrated unless its set says so. What to make of "
-        "it, and where not to trust it, is on [the page about accuracy](accuracy.md); the same figures to read by "
-        "machine: [board.csv](../benchmarks/twin/board.csv).",
+        "own, with the twin's prediction and its 90% interval. Nothing is calibrated unless its set says so. What to "
+        "make of it, and where not to trust it, is on [the page about accuracy](accuracy.md); the same figures "
+        "to read by machine: [board.csv](../benchmarks/twin/board.csv).",
         "Medians of |predicted / measured - 1|, the worst first; bias: by how much the median is too high or too low; "
         "inside: the share of measurements that the interval holds. aiconfigurator 0.12 is asked about rows where one "
         "engine does both phases, and compared on those that it answers.",
