@@ -93,14 +93,30 @@ site: {batch: simulated, nodes: 1, options: {prefix: sim, seed: 1, noise: 0.01}}
 """
 
 
+def test_the_twins_own_error_is_that_of_the_goal(tmp_path: Path) -> None:
+    """Joules of a token rest on watts, too, and a first token on more than the speed."""
+    asked = "twin simulate --model llama-8b --gpu h100 --traffic fixed:64:8 --requests 8 --max-running-requests 8"
+    answer = json.loads(ridgeline(*asked.split(), "--json").stdout)
+    predicted = {"joules_per_output_token": answer["joules_per_output_token"], "ttft_p95_ms": answer["ttft_ms"]["p95"]}
+    for metric, value in predicted.items():
+        text = TWIN.replace("maximize: total_tok_s", f"minimize: {metric}")
+        (tmp_path / "study.yaml").write_text(text)
+        done = ridgeline("tune", "study.yaml", "--out", metric, cwd=tmp_path)
+        low, high = (bound / value for bound in answer["interval"][metric])
+        said = re.search(r"the real figure is (\S+) to (\S+) times", done.stdout + done.stderr)
+        assert said is not None, done.stdout + done.stderr
+        assert [float(said[1]), float(said[2])] == pytest.approx([low, high], abs=0.011), metric
+
+
 def test_a_simulated_gain_states_the_twins_own_error_and_is_never_added_to_measured_ones(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(TWIN)
     done = ridgeline("tune", "study.yaml", "--out", "twin", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    error = re.search(r"the model's own error is not in it \(90%: the real speed is (\S+) to (\S+) of the", done.stdout)
+    said = r"the model's own error is not in it \(90%: the real figure is (\S+) to (\S+) times the"
+    error = re.search(said, done.stdout)
     assert error is not None and 0.4 < float(error[1]) < 1 < float(error[2]) < 2.5
     assert "Confirmed in simulation" in done.stdout
-    assert "own error is not in it (90%: the real speed is" in (tmp_path / "twin" / "report.html").read_text()
+    assert "own error is not in it (90%: the real figure is" in (tmp_path / "twin" / "report.html").read_text()
     folders = [("sim", tmp_path / "twin"), ("real", RESULTS / "qwen2.5-7b")]
     seen = [StudySeen(n, (s := read_status(p)).study, s.history, answer_on_paper(s)) for n, p in folders]
     page = markdown("both", "", project_sections(seen)).replace("\\", "")

@@ -30,7 +30,7 @@ from ridgeline.campaign.confirmation import (
 )
 from ridgeline.records.answer import Answer, BrokenLimit, Candidate, Conclusion, Gain, Reference, Use
 from ridgeline.records.exhibit import changes
-from ridgeline.records.measurement import MODEL_SPEED_HIGH, MODEL_SPEED_LOW, Measurement
+from ridgeline.records.measurement import MODEL_HIGH, MODEL_LOW, Measurement
 from ridgeline.records.space import Point, point_key
 from ridgeline.records.study import Study
 from ridgeline.records.trial import Stage, Trial
@@ -111,11 +111,12 @@ def _mean_of(history: History, point: Point, metric: str) -> float | None:
 def _model_error(history: History, answer: Answer) -> str:
     """How far a simulated figure may be from a measured one, which no interval over simulated runs can show."""
     to_use = answer.reference.point if answer.to_use is None else answer.to_use
-    ends = [_mean_of(history, to_use, end) for end in (MODEL_SPEED_LOW, MODEL_SPEED_HIGH)]
+    ends = [_mean_of(history, to_use, end) for end in (MODEL_LOW, MODEL_HIGH)]
     if None in ends:
         return "the model's own error is not in it"
     low, high = ends
-    return f"the model's own error is not in it (90%: the real speed is {low:.2f} to {high:.2f} of the predicted one)"
+    real = f"the real figure is {low:.2f} to {high:.2f} times the predicted one"
+    return f"the model's own error is not in it (90%: {real})"
 
 
 def goal_text(study: Study, history: History) -> MetricText:

@@ -61,8 +61,8 @@ _Better = Literal["higher", "lower", ""]  # "": neither, it describes the run
 
 DOLLARS_PER_TOKENS = "dollars_per_million_tokens"
 DOLLARS, JOULES, CO2 = "dollars", "joules", "co2_g"
-# of a run that a model stands for: the real thing's speed over the predicted one, 90%
-MODEL_SPEED_LOW, MODEL_SPEED_HIGH = "model_speed_low", "model_speed_high"
+# of a run that a model stands for: the real thing's figure for the goal over the predicted one, 90%
+MODEL_LOW, MODEL_HIGH = "model_low", "model_high"
 
 
 @dataclass(frozen=True, slots=True)

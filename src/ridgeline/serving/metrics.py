@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ridgeline.records.measurement import MODEL_SPEED_HIGH, MODEL_SPEED_LOW, MetricDefinition
+from ridgeline.records.measurement import MODEL_HIGH, MODEL_LOW, MetricDefinition
 
 LATENCIES = {
     "ttft": "Time from sending a request to its first token",
@@ -78,8 +78,8 @@ _ROWS: tuple[tuple[object, ...], ...] = (
     ("host_memory_peak_bytes", "bytes", "lower", "Most memory in use on the node.", _ENGINE),
     ("monitored_s", "s", "", "Time that the node's monitor covered.", _ENGINE),
     ("predicted_tok_s", "tok/s", "", "Tokens a second that the twin predicted before the run.", _ENGINE),
-    (MODEL_SPEED_LOW, "", "", "The real engine's speed over the twin's prediction, 90%: at least.", ("twin",)),
-    (MODEL_SPEED_HIGH, "", "", "The real engine's speed over the twin's prediction, 90%: at most.", ("twin",)),
+    (MODEL_LOW, "", "", "The real engine's figure for the goal over the twin's prediction, 90%: at least.", ("twin",)),
+    (MODEL_HIGH, "", "", "The real engine's figure for the goal over the twin's prediction, 90%: at most.", ("twin",)),
     # latencies of a served LLM
     *_latencies(),
     ("goodput", "requests/s", "higher", "Requests a second that met every limit of `slo`.", ("serve", "twin"),

@@ -80,6 +80,9 @@ class ClosedLoop:
             raise InputError(f"concurrency {self.concurrency} would send nothing; use 1 or more")
 
 
+_SLOWEST_S = 1e-9  # requests a second: the times of much slower ones are beyond what numbers hold
+
+
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
     """Requests arrive at `rate_s` per second, whatever the server does.
@@ -91,10 +94,10 @@ class OpenLoop:
     burstiness: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.rate_s > 0 and math.isfinite(self.rate_s)):
+        if not (self.rate_s >= _SLOWEST_S and math.isfinite(self.rate_s)):
             raise InputError(
-                f"a rate of {self.rate_s:g} requests/s cannot be sent; give a number above zero, "
-                "or leave it out to send everything at once"
+                f"a rate of {self.rate_s:g} requests/s cannot be sent; give a number above zero, {_SLOWEST_S:g} at "
+                "least, or leave it out to send everything at once"
             )
         if not 0 <= self.burstiness <= 100:
             raise InputError(f"burstiness {self.burstiness:g} is outside 0 (constant) to 100; 1 is Poisson")

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ridgeline.records.measurement import MODEL_SPEED_HIGH, MODEL_SPEED_LOW
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.failures import OUT_OF_MEMORY
 from ridgeline.serving.engines.knobs import rank_share
@@ -158,9 +157,6 @@ def _serve(play: Transcript, deployment: Deployment, plan: MemoryPlan, result: S
         play.bench["gpu_power_w"] = round(watts, 6)
     if (joules := result.joules_per_output_token) is not None:
         play.bench["joules_per_output_token"] = f"<joules {joules:.9f}>"
-    # how far the twin itself may be off: no interval from runs of it can show that
-    low, high = result.interval["speed"]
-    play.bench |= {MODEL_SPEED_LOW: round(low, 4), MODEL_SPEED_HIGH: round(high, 4)}
     if summary.slos:
         # how many times slower each request could be within all limits: on a slower node fewer meet them
         margins = (min(slo.margin(record) for slo in summary.slos) for record in result.records)

@@ -23,7 +23,7 @@ from ridgeline.diagnose.readers.lines import TextFile
 from ridgeline.errors import InputError, Problem, ReadError
 from ridgeline.files import read_text
 from ridgeline.records.expression import ExpressionError, Value
-from ridgeline.records.measurement import Measurement, Reading, metrics_of, reported
+from ridgeline.records.measurement import MODEL_HIGH, MODEL_LOW, Measurement, Reading, metrics_of, reported
 from ridgeline.records.observation import Expectation
 from ridgeline.records.run import Job, Run
 from ridgeline.records.site import LOCAL, SPEED_ENV, STOPS_AT_ENV, TOOK_FILE
@@ -170,13 +170,8 @@ class TwinWorkload(Workload):
         mean = None if result is None else _predicted(self._study.goal.metric, result)
         if mean is None or result is None:
             return Expectation(chance=chance)
-        low, high = result.interval["speed"]
-        if both := result.interval.get(self._study.goal.metric if self._study.goal.metric in ENERGY_FIGURES else ""):
-            return Expectation(mean, *both, chance)
-        if self._study.goal.metric == "goodput":  # near a limit a little slower is a lot less
-            return Expectation(mean, _goodput_s(result, low), _goodput_s(result, high), chance)
-        most = mean * high if self.highest is None else min(mean * high, max(mean, self.highest))
-        return Expectation(mean, mean * low, most, chance)
+        low, high = _bounds(self._study.goal.metric, mean, result)
+        return Expectation(mean, low, high if self.highest is None else min(high, max(mean, self.highest)), chance)
 
     @cached_property
     def highest(self) -> float | None:
@@ -237,7 +232,13 @@ class TwinWorkload(Workload):
         if key not in self._plays:
             echo = self._engine.flags.echo(values, self._release)
             model = {"model_path": self._study.workload.options["model"]}
-            play = compose(case.deployment, case.plan, self._result(case), model | echo)
+            result = self._result(case)
+            play = compose(case.deployment, case.plan, result, model | echo)
+            metric = self._study.goal.metric
+            if play.bench and result is not None and (predicted := _predicted(metric, result)):
+                # how far the twin itself may be off: no interval from runs of it can show that
+                low, high = _bounds(metric, predicted, result)
+                play.bench |= {MODEL_LOW: round(low / predicted, 4), MODEL_HIGH: round(high / predicted, 4)}
             if self._options.precompiled:
                 play.compile_s = 0.0
             self._plays[key] = play.text
@@ -384,6 +385,16 @@ def _predicted(metric: str, result: SimulationResult) -> float | None:
     source = result if metric in ENERGY_FIGURES else result.summary
     value = spread.quantile(quantile) if spread is not None else getattr(source, metric, None)
     return float(value) if isinstance(value, int | float) else None
+
+
+def _bounds(metric: str, predicted: float, result: SimulationResult) -> tuple[float, float]:
+    """What nine of ten real figures lie between."""
+    slow, fast = result.interval["speed"]
+    if metric in result.interval:
+        return result.interval[metric]
+    if metric == "goodput":  # near a limit a little slower is a lot less
+        return _goodput_s(result, slow), _goodput_s(result, fast)
+    return (predicted / fast, predicted / slow) if metric.endswith("_ms") else (predicted * slow, predicted * fast)
 
 
 def _goodput_s(result: SimulationResult, speed: float) -> float:
