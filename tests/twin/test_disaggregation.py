@@ -203,3 +203,21 @@ def test_slots_and_room_are_set_aside_and_given_back():
     assert decode.used_tokens == taken[0].held == 1024
     assert taken[0].first_s == 3.0
     assert decode.reserve() is None, "it runs now, in the same slot"
+
+
+# Requests a second that decode takes at once, that fill its slots now and then, and that overfill them all the time.
+@pytest.mark.parametrize(("rate_s", "rank_limit"), [(20, None), (4, 1), (6, 1)])
+def test_decode_engines_that_are_left_alone_do_what_they_do_when_watched(
+    monkeypatch: pytest.MonkeyPatch, rate_s: float, rank_limit: int | None
+):
+    asked = make.split("P2x2D3x2", rank_limit=rank_limit), parse_traffic("fixed:600:250", requests=600, rate_s=rate_s)
+    alone = simulate(*asked)
+    monkeypatch.setattr(disaggregation.Disaggregated, "_apart", False)
+    watched = simulate(*asked)
+    assert alone.summary.ok == watched.summary.ok == 600
+    assert alone.summary.duration_s == pytest.approx(watched.summary.duration_s, rel=0.01)
+    for latency in ("ttft_ms", "itl_ms", "e2e_ms"):
+        mine, others = getattr(alone.summary, latency), getattr(watched.summary, latency)
+        assert (mine.mean, mine.p95) == pytest.approx((others.mean, others.p95), rel=0.01), latency
+    for part, waited_ms in watched.ttft_parts_ms.items():
+        assert alone.ttft_parts_ms[part] == pytest.approx(waited_ms, rel=0.01, abs=2), part

@@ -9,6 +9,8 @@ is the business of `layout_rules`.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ridgeline.errors import InputError
@@ -132,7 +134,7 @@ def rank_weight_bytes(model: Model, layout: Layout, stage: int | None = None) ->
 
 
 def _bytes_in(matrix: Matrix, layers: range, model: Model, layout: Layout) -> float:
-    copies = sum(map(layers.__contains__, matrix.layers)) * matrix.per_layer
+    copies = _how_many(matrix.layers, layers) * matrix.per_layer
     return matrix.rows * matrix.cols * copies * BYTES_PER_WEIGHT[matrix.dtype] / matrix_shards(matrix, layout, model)
 
 
@@ -157,7 +159,12 @@ def _pool_bytes_in(mixer: Mixer, layers: range, model: Model, layout: Layout) ->
     if not isinstance(kind, Attention):
         return 0.0
     share = 1.0 if kind.keeps_everything else WINDOW_POOL_SHARE
-    return model.layer_kv_bytes(kind, layout.attn_tp) * share * sum(map(layers.__contains__, mixer.layers))
+    return model.layer_kv_bytes(kind, layout.attn_tp) * share * _how_many(mixer.layers, layers)
+
+
+def _how_many(ascending: Sequence[int], stage: range) -> int:
+    """Of these layers, those of a stage. A plan asks it of every matrix in hundreds of layouts."""
+    return bisect_left(ascending, stage.stop) - bisect_left(ascending, stage.start)
 
 
 _GROUPS = re.compile(r"(?:(\d{1,6})x)?(\d{1,6})(gpu)?(?::(.+))?")

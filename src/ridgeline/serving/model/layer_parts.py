@@ -153,7 +153,7 @@ class LinearAttention:
 
 @dataclass(frozen=True, slots=True)
 class Mixer:
-    """One kind of token mixing and the layers it sits in."""
+    """One kind of token mixing and the layers it sits in, which ascend."""
 
     kind: Attention | LinearAttention
     layers: tuple[int, ...]

@@ -38,7 +38,7 @@ _Split = Literal["attention", "ffn", "experts", "vocab", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """One kind of weight. `per_layer` of them sit in each of `layers`; one token multiplies with `used` of those."""
+    """One kind of weight. `per_layer` of them sit in each of `layers` (ascending); a token multiplies with `used`."""
 
     name: str
     part: str  # embedding, attention, dense_ffn, router, experts, shared_experts, norm, lm_head, vision

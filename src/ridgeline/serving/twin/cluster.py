@@ -40,6 +40,11 @@ class Router:
         self._turn = 0
         self._sent: dict[Text, dict[Engine, int]] = {}  # how far each engine was sent a text, where it branches off
 
+    @property
+    def blind(self) -> bool:
+        """Loads decide nothing."""
+        return self.policy == "round-robin" or len(self.engines) == 1
+
     def choose(self, arrival: Arrival) -> Engine:
         if len(self.engines) == 1:
             return self.engines[0]

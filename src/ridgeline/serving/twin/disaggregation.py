@@ -18,6 +18,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from ridgeline.serving.engines.knobs import rank_share
 from ridgeline.serving.engines.layout import Layout
@@ -195,14 +196,14 @@ class DecodeEngine(Engine):
         self.bootstrapping: deque[tuple[Request, float, PrefillEngine | None]] = deque()
         self.expected = 0
 
-    def reserve(self) -> tuple[Request, float, PrefillEngine | None] | None:
-        """The next request that a slot and KV room could be set aside for."""
+    def reserve(self, growth_tokens: float = 0.0) -> tuple[Request, float, PrefillEngine | None] | None:
+        """The next request that a slot and KV room could be set aside for, were there so many tokens more."""
         if not self.bootstrapping:
             return None
         held = len(self.running) + self.expected
         request = self.bootstrapping[0][0]
         tokens = request.arrival.input_tokens
-        wanted = tokens + RESERVED_TOKENS * (held + 1)
+        wanted = tokens + RESERVED_TOKENS * (held + 1) + growth_tokens
         if held >= self.applied.running_limit or (wanted > self._free_tokens and held > 0):
             return None
         self.expected += 1
@@ -215,6 +216,22 @@ class DecodeEngine(Engine):
         if every <= 1 or not self.running:
             return at_s
         return max(at_s, self.clock) + (every - self.step_number % every) * self._step_s
+
+    def steps_until(self, at_s: float) -> int:
+        """Decode steps that end or run at that time, were nobody to join or to end until then."""
+        if at_s <= self.clock or not self.running:
+            return 0
+        batch = len(self.running)
+        self._step_s = self._step_s or self.times.decode_s(batch, self.used_tokens + batch)
+        return math.ceil((at_s - self.clock) / self._step_s)
+
+    def streamed_by(self, at_s: float) -> float:
+        """What `streamed_s` is after these steps."""
+        steps = self.steps_until(at_s)
+        if not steps or self.front_end is None:
+            return self.streamed_s
+        work_s = steps * len(self.running) * self.applied.accept_length * self.front_end.send_s
+        return max(max(self.streamed_s, self.clock) + work_s, self.clock + steps * self._step_s)
 
     def receive(self, request: Request, at_s: float) -> list[Request]:
         """The KV has arrived: the first token is shown and decoding goes on from there."""
@@ -286,6 +303,7 @@ class Disaggregated:
         self.to_decode = Router(decode, policy)
         self._engines: tuple[Engine, ...] = (*prefill, *decode)
         self._order: list[tuple[float, int]] = []  # heap of those that have work: clock and place
+        self._ended: list[Request] = []
         self.endings_send = True  # a closed loop: whoever ends makes room for another
         self._messages: list[tuple[float, int, str, Request, Engine]] = []
         self._sent = 0
@@ -320,14 +338,27 @@ class Disaggregated:
         if self._messages and self._messages[0][0] < first:
             first = self._messages[0][0]
         if first == math.inf:
-            return min((d.bootstrapping[0][1] for d in self.decode if d.bootstrapping), default=first)
+            apart = [d.clock for d in self.decode if self._apart and not d.idle]
+            return min((*apart, *(d.bootstrapping[0][1] for d in self.decode if d.bootstrapping)), default=first)
         return first
+
+    @cached_property
+    def _apart(self) -> bool:
+        """Nobody asks who has ended: a decode engine that can take all who come is left alone until one does. Of the
+        others in this mode only those with requests in bootstrapping are in `_order`."""
+        polls = any(d.applied.recv_interval > 1 for d in self.decode)
+        return not (self.endings_send or polls) and self.to_decode.blind
+
+    def _catch_up(self, engine: DecodeEngine, at_s: float) -> None:
+        while engine.clock < at_s and not engine.idle:
+            self._ended += engine.advance(at_s)
 
     def backlog_s(self, at_s: float) -> float:
         behind_s = 0.0
         for engine in self.decode:
-            if engine.streamed_s > at_s:
-                behind_s += engine.streamed_s - at_s
+            streamed_s = engine.streamed_by(at_s) if self._apart else engine.streamed_s
+            if streamed_s > at_s:
+                behind_s += streamed_s - at_s
         return behind_s / len(self.decode)
 
     def send(self, request: Request, at_s: float) -> None:
@@ -346,12 +377,29 @@ class Disaggregated:
             self._bootstrap(decode, request, at_s)
 
     def _bootstrap(self, decode: DecodeEngine, request: Request, at_s: float) -> None:
+        alone = self._apart and not decode.bootstrapping
         decode.bootstrapping.append((request, at_s, self._source.pop(request.arrival.number)))
-        self._reserve(decode, at_s)
+        if not alone:
+            self._reserve(decode, at_s)
+            return
+        if not decode.waiting:
+            # who decodes there has ended by then or holds that much more
+            grown = decode.steps_until(at_s) * len(decode.running) * decode.applied.accept_length
+            self._reserve(decode, at_s, grown)
+        if decode.bootstrapping:
+            self._catch_up(decode, at_s)
+            self._reserve(decode, at_s)
+            if decode.bootstrapping and not decode.idle:
+                self._wake(decode)
+
+    def _wake(self, engine: Engine) -> None:
+        heapq.heappush(self._order, (engine.clock, self._engines.index(engine)))
 
     def advance(self, limit_s: float) -> list[Request]:
         while not (ended := self._event(limit_s)) and self.now_s < limit_s:
             pass
+        ended += self._ended
+        self._ended.clear()
         return ended
 
     def _event(self, limit_s: float) -> list[Request]:
@@ -359,6 +407,8 @@ class Disaggregated:
         if self._messages and (not order or self._messages[0][0] <= order[0][0]):
             return self._deliver()
         if not order:
+            for decode in self.decode:
+                self._catch_up(decode, limit_s)
             return [r for d in self.decode for r in self._expire(d, math.inf)]
         _, place = heapq.heappop(order)
         engine = self._engines[place]
@@ -373,9 +423,9 @@ class Disaggregated:
         elif order and order[0][0] < horizon:
             horizon = order[0][0]
         ended = engine.advance(horizon)
-        if not engine.idle:
-            heapq.heappush(order, (engine.clock, place))
         if isinstance(engine, PrefillEngine):
+            if not engine.idle:
+                heapq.heappush(order, (engine.clock, place))
             for request in ended:
                 self._transfer(engine, request)
             return []
@@ -383,6 +433,8 @@ class Disaggregated:
         if engine.bootstrapping:
             ended += self._expire(engine, engine.clock)
             self._reserve(engine, engine.clock)
+        if not engine.idle and (engine.bootstrapping or not self._apart):
+            heapq.heappush(order, (engine.clock, place))
         return ended
 
     def _deliver(self) -> list[Request]:
@@ -393,15 +445,17 @@ class Disaggregated:
             engine.submit(request, at_s)
             request.worker = worker
             if was_idle:
-                heapq.heappush(self._order, (engine.clock, self._engines.index(engine)))
+                self._wake(engine)
             return []
         assert isinstance(engine, DecodeEngine)
         if kind == "found":
             self._bootstrap(engine, request, at_s)
             return []
+        if self._apart and not engine.bootstrapping:
+            self._catch_up(engine, at_s)
         ended = engine.receive(request, at_s)
-        if was_idle and not engine.idle:
-            heapq.heappush(self._order, (engine.clock, self._engines.index(engine)))
+        if was_idle and not engine.idle and (engine.bootstrapping or not self._apart):
+            self._wake(engine)
         if ended:
             self._reserve(engine, max(engine.clock, at_s))
         return ended
@@ -410,8 +464,8 @@ class Disaggregated:
         self._sent += 1
         heapq.heappush(self._messages, (at_s, self._sent, kind, request, engine))
 
-    def _reserve(self, decode: DecodeEngine, now_s: float) -> None:
-        while (found := decode.reserve()) is not None:
+    def _reserve(self, decode: DecodeEngine, now_s: float, growth_tokens: float = 0.0) -> None:
+        while (found := decode.reserve(growth_tokens)) is not None:
             request, at_s, prefill = found
             assert prefill is not None
             self._target[request.arrival.number] = decode
@@ -458,6 +512,8 @@ class Disaggregated:
 
 class Proxied(Disaggregated):
     """Prefill and decode engines that a proxy asks one after the other, as vLLM's do."""
+
+    _apart = False  # decode engines ask the same ports for KV
 
     def __init__(self, prefill: Sequence[PrefillEngine], decode: Sequence[PullingEngine], transfer: KvTransfer,
                  policy: str) -> None:  # fmt: skip
