@@ -102,7 +102,7 @@ class MixedEngine(Engine):
         context = self.used_tokens + batch
         step_s = self.times.mixed_s(tokens, pairs, sequences, largest, batch, context)
         self._hand_over(step_s, 1, batch)
-        self.passes.add(tokens + batch, sequences + batch, context, pairs, step_s, held=self.times.held)
+        self.passes.add(tokens + batch, sequences + batch, context, pairs, step_s)
         self.step_number += 1
         self.used_tokens += batch * self.applied.accept_length
         return step_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 _FEW_ROWS, _GRAIN = 64, 4  # passes of more rows than these are counted together by sixteen
 
@@ -14,6 +14,13 @@ class Held(NamedTuple):
 
     share: float
     pace: float
+
+
+class Paced(Protocol):
+    """What tells how long passes take, and what held back the last one that it was asked for."""
+
+    @property
+    def held(self) -> Held | None: ...
 
 
 class PassMeans(NamedTuple):
@@ -33,20 +40,13 @@ class PassMeans(NamedTuple):
 class PassLog:
     """The passes of one engine over its model, added up by how many rows they had."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: Paced) -> None:
+        self._times = times
         self._sums: dict[int, list[float]] = {}
 
-    def add(
-        self,
-        rows: int,
-        logit_rows: int,
-        context: float,
-        pairs: float,
-        step_s: float,
-        steps: int = 1,
-        held: Held | None = None,
-    ) -> None:
-        """`steps` equal passes; context and pairs are those of one."""
+    def add(self, rows: int, logit_rows: int, context: float, pairs: float, step_s: float, steps: int = 1) -> None:
+        """`steps` equal passes, of which the last one's time was asked for last; context and pairs are those of one."""
+        held = self._times.held
         size = rows if rows < _FEW_ROWS else rows >> _GRAIN << _GRAIN
         sums = self._sums.get(size)
         if sums is None:

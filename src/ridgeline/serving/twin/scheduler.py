@@ -58,7 +58,7 @@ class Engine:
         self.blocked_by_kv = False
         self._step_s = 0.0  # of the latest decode step
         self.prefill_s = 0.0  # time in prefill rounds
-        self.passes = PassLog()
+        self.passes = PassLog(times)
         self._verified = self.applied.draft_tokens
         self.host_s = 0.0  # time in decode steps that waited for the host
         self.front_end: FrontEnd | None = None  # between it and its users, where it is served
@@ -278,7 +278,7 @@ class Engine:
 
     def _round_s(self, tokens: int, pairs: float, sequences: int, largest: int) -> float:
         round_s = self.times.prefill_s(tokens, pairs, sequences, largest)
-        self.passes.add(tokens, sequences, 0.0, pairs, round_s, held=self.times.held)
+        self.passes.add(tokens, sequences, 0.0, pairs, round_s)
         return round_s
 
     def _wait_for_host(self) -> None:
@@ -348,7 +348,7 @@ class Engine:
             step_s = middle_s if middle_s > host_s else host_s
         self._hand_over(step_s, steps, batch)
         middle = context + growth * (steps - 1) / 2
-        self.passes.add(batch * self._verified, batch, middle, 0.0, step_s, steps, times.held)
+        self.passes.add(batch * self._verified, batch, middle, 0.0, step_s, steps)
         if step_s <= host_s:
             self.host_s += step_s * steps
         self._step_s, self.clock = step_s, clock + step_s * steps
