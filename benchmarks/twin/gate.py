@@ -4,9 +4,9 @@
     python benchmarks/twin/gate.py --only split --match "disaggregated.csv:17 ttft_s"
 
 EVIDENCE holds served-h200.csv and public/ (serving-rows.csv, rate-driven.csv, llm-d-llama70b-h100.csv, ml-energy.csv,
-per-request/, agentic/, traces/); rows of llm-d that doubt.py finds doubtful are named and left out. The sets own,
-offline, colocated and split need none: they are read from `measured/` beside this file. `--match` predicts the rows
-that it names, and prints each. `--sample N` takes every N-th row of each site of the board.
+per-request/, agentic/, traces/); rows of the board and of llm-d that doubt.py finds doubtful are named and left out.
+The sets own, offline, colocated and split need none: they are read from `measured/` beside this file. `--match`
+predicts the rows that it names, and prints each. `--sample N` takes every N-th row of each site of the board.
 `--against` compares the rows that both runs have, set by set, names every figure that got worse by more than two
 points, and ends with 1 if there is one.
 
@@ -26,6 +26,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import agent_sessions
@@ -119,12 +120,12 @@ def main() -> None:
 
 def write_validated(evidence: Path, path: Path) -> None:
     """What the twin ships of the evidence: which settings its predictions were compared on, and nothing measured."""
-    asked = [(r.deployment, r.concurrency) for r in read_public_rows(evidence / "public" / "serving-rows.csv")[0]]
+    asked = [(row.deployment, row.concurrency) for row in _public(evidence)]
     with (evidence / "public" / "rate-driven.csv").open() as file:
         asked += [(rate_driven.stage(row)[0], 64) for row in csv.DictReader(file)]
     asked += [(deployment, 128) for _, deployment, _, _ in stamped(evidence)]
     asked += [(served_deployment(), 150)]
-    asked += [(row.deployment, row.concurrency) for row in _undoubted(evidence)]
+    asked += [(row.deployment, row.concurrency) for row in _llmd_rows(evidence)]
     for file_name, options in FILES:
         rows = read_rows(HERE / "measured" / file_name, **options)  # type: ignore[arg-type]
         asked += [(row.deployment, row.traffic.requests / 8) for row in rows if row.result == "ok"]
@@ -250,10 +251,23 @@ def _wanted(options: argparse.Namespace, deployment: Deployment, *rows: str) -> 
 # -- the board: rows of other people's sweeps -------------------------------------------------------------------------
 
 
+@lru_cache
+def _doubtful(evidence: Path, name: str) -> frozenset[str]:
+    """Rows of a set that cannot be what they say they are."""
+    found = {doubted.seen.row: doubted for doubted in doubt.doubts(list(doubt.SETS[name](evidence)))}
+    for doubted in found.values():
+        print(f"left out: {doubted}")
+    return frozenset(found)
+
+
+def _public(evidence: Path) -> list[PublicRow]:
+    rows, _ = read_public_rows(evidence / "public" / "serving-rows.csv")
+    return [row for row in rows if row.name not in _doubtful(evidence, "board")]
+
+
 def _board(options: argparse.Namespace) -> Iterator[Point]:
     public_rows.MOST = options.most
-    rows, _ = read_public_rows(options.evidence / "public" / "serving-rows.csv")
-    rows = [row for row in rows if _wanted(options, row.deployment, row.name)]
+    rows = [row for row in _public(options.evidence) if _wanted(options, row.deployment, row.name)]
     sites: dict[tuple[str, ...], list[PublicRow]] = defaultdict(list)
     for row in rows:
         sites[row.site].append(row)
@@ -428,16 +442,13 @@ def _per_request(options: argparse.Namespace) -> Iterator[Point]:
 # -- Llama-70B of llm-d, together and split ----------------------------------------------------------------------------
 
 
-def _undoubted(evidence: Path) -> list[LlmdRow]:
-    doubtful = {found.seen.row: found for found in doubt.doubts(list(doubt.llmd(evidence)))}
-    for found in doubtful.values():
-        print(f"left out: {found}")
+def _llmd_rows(evidence: Path) -> list[LlmdRow]:
     rows = read_llmd_rows(evidence / "public" / "llm-d-llama70b-h100.csv")
-    return [row for row in rows if row.name not in doubtful]
+    return [row for row in rows if row.name not in _doubtful(evidence, "llm-d")]
 
 
 def _llmd(options: argparse.Namespace) -> Iterator[Point]:
-    for row in _undoubted(options.evidence):
+    for row in _llmd_rows(options.evidence):
         if not _wanted(options, row.deployment, row.name):
             continue
         result = simulate(row.deployment, row.traffic)

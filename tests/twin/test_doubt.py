@@ -65,6 +65,14 @@ def test_a_prompt_takes_as_long_as_its_products(doubt: ModuleType) -> None:
         (4, "faster than the tensor cores"), (4, "more KV than memory")]  # fmt: skip
 
 
+def test_no_engine_keeps_tensor_cores_at_their_full_rate_all_the_time(doubt: ModuleType) -> None:
+    """11,000 tokens a request: 2.5 requests a second on four GPUs at 990 TFLOP/s, 1.8 at 0.7 of that."""
+    load = {"ttft_ms": 0.0, "tpot_ms": 12.0}
+    busy, busier = (seen(doubt, line, tp(4), requests_s=rate, **load) for line, rate in ((2, 1.7), (3, 1.9)))
+    assert kinds(doubt, busy, busier) == [(3, "faster than the tensor cores")]
+    assert "prompts in a cache?" in str(doubt.doubts([busier])[0])
+
+
 def test_figures_of_another_configuration_are_named_on_both_rows(doubt: ModuleType) -> None:
     layouts = [disaggregated(tp(4, prefill), tp(4, 4 - prefill)) for prefill in (1, 2, 3)]
     one, same, other = (seen(doubt, line, layout) for line, layout in enumerate(layouts, 2))
@@ -92,3 +100,27 @@ def test_more_ranks_that_decode_a_single_request_more_slowly_are_doubted_in_all_
         (4, "more ranks slower than fewer"),
     ]
     assert kinds(doubt, four, replace(eight, tpot_ms=16.0), loaded) == []
+
+
+def test_one_engine_over_more_ranks_than_can_share_the_heads_is_read_as_split_roles(
+    doubt: ModuleType, tmp_path: Path
+) -> None:
+    """Of an NVL72 all GPUs of both roles are told as one engine's ranks; 8 ranks can share 128 heads."""
+    shape = ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+    columns = {"id": "sweep_agg_1024x1024_c4096", "engine": "sglang", "version": "", "model": "deepseek-ai/DeepSeek-R1"}
+    columns |= {"gpu": "gb200", "precision": "fp8", "mode": "agg", "input_tokens": "1024", "output_tokens": "1024"}
+    columns |= {
+        "concurrency": "4096",
+        "batch_size": "4096",
+        "ttft_ms": "3000",
+        "tpot_ms": "30",
+        "measured": "2025-11-17",
+    }
+    roles = {f"{role}{name}": "" for role in ("prefill_", "decode_") for name in (*shape, "num_workers", "batch_size")}
+    rows = [columns | roles | dict(zip(shape, (ranks, "1", "1", ranks, "1"), strict=True)) for ranks in ("72", "8")]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(",".join(values) for values in (rows[0], *(row.values() for row in rows))) + "\n")
+    (both, one), refused = import_module("public_rows").read_public_rows(path)
+    assert not refused
+    assert (both.mode, both.deployment.layout.disaggregated, both.deployment.layout.gpus) == ("disagg", True, 72)
+    assert (one.mode, one.deployment.layout.disaggregated, one.deployment.layout.tp) == ("agg", False, 8)
