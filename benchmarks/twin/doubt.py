@@ -5,8 +5,8 @@
 A row is doubtful where it is faster than its hardware can be (weights read at the memory's full rate, a prompt's
 products at the tensor cores' full rate, those of the whole run at what engines get of it), where its figures are
 another configuration's to three digits, or where another setting than the stated one explains it: more requests past
-their first token than the KV pool holds, or a single request that more ranks decode more slowly than fewer. Nothing
-here asks the twin how fast a row should be.
+their first token than the KV pool holds, a single request that more ranks decode more slowly than fewer, or tokens of a
+few users that take longer than those of more. Nothing here asks the twin how fast a row should be.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from ridgeline.serving.model.config import load_model
 from ridgeline.serving.model.model import Model
 from ridgeline.serving.twin.measured import read_rows
 
-# KV that a row must need beyond what its pool holds, and time that more ranks must take beyond fewer
-OVERFULL, SLOWER = 1.05, 1.1
+# KV that a row must need beyond what its pool holds, time that more ranks must take beyond fewer, and fewer users
+# beyond more
+OVERFULL, SLOWER, STALLED = 1.05, 1.1, 1.25
 # of all memory that is free before the weights: the most that anybody gives an engine
 GENEROUS = 0.95
 # of the tensor cores' full rate, all the time: large products alone reach 0.8 on an H200 in 16 bits (gpu_power.py), the
@@ -199,13 +200,32 @@ def out_of_order(rows: Sequence[Seen]) -> Iterator[Doubt]:
             yield Doubt(seen, "more ranks slower than fewer", why)
 
 
+def slower_alone(rows: Sequence[Seen]) -> Iterator[Doubt]:
+    """One engine for both phases whose tokens take longer than those of twice as many users, who wait no longer."""
+    alike: dict[tuple[object, ...], list[Seen]] = defaultdict(list)
+    for seen in rows:
+        if seen.users and seen.tpot_ms and not seen.cached and not seen.deployment.layout.disaggregated:
+            lengths = round(seen.prompt, -2), round(seen.answer, -2)
+            alike[*_kin(seen), str(seen.deployment.layout), lengths].append(seen)
+    for same in alike.values():
+        for seen in same:
+            more = [o for o in same if o.users >= 2 * seen.users and seen.tpot_ms > STALLED * o.tpot_ms]
+            more = [o for o in more if o.ttft_ms < 2 * seen.ttft_ms]
+            if more:
+                why = f"{seen.users:g} users at {seen.tpot_ms:.3g} ms a token, {more[0].users:g} at "
+                why += f"{more[0].tpot_ms:.3g} (line {more[0].line}): cold kernels or neighbours?"
+                yield Doubt(seen, "fewer users slower than more", why)
+
+
 def _kin(seen: Seen) -> tuple[object, ...]:
     d = seen.deployment
     release = d.settings.version
     return seen.set, d.model.name, d.model.weights_dtype, d.cluster.gpu.name, release, d.layout.disaggregated
 
 
-CHECKS: tuple[Callable[[Sequence[Seen]], Iterator[Doubt]], ...] = (too_fast, repeated, overfull, out_of_order)
+CHECKS: tuple[Callable[[Sequence[Seen]], Iterator[Doubt]], ...] = (
+    too_fast, repeated, overfull, out_of_order, slower_alone,
+)  # fmt: skip
 
 
 def doubts(rows: Sequence[Seen]) -> list[Doubt]:

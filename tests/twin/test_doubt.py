@@ -102,6 +102,15 @@ def test_more_ranks_that_decode_a_single_request_more_slowly_are_doubted_in_all_
     assert kinds(doubt, four, replace(eight, tpot_ms=16.0), loaded) == []
 
 
+def test_tokens_of_fewer_users_do_not_take_longer(doubt: ModuleType) -> None:
+    few, more = seen(doubt, 2, tp(4), users=4.0, tpot_ms=33.0), seen(doubt, 3, tp(4), users=8.0)
+    assert kinds(doubt, few, more) == [(2, "fewer users slower than more")]
+    assert kinds(doubt, replace(few, tpot_ms=30.0), more) == []
+    assert kinds(doubt, few, replace(more, users=6.0)) == [], "one load does not lie far from the other"
+    assert kinds(doubt, few, replace(more, ttft_ms=5000.0)) == [], "who waits long is not among those that decode"
+    assert kinds(doubt, few, replace(more, deployment=seen(doubt, 3, tp(8)).deployment)) == []
+
+
 def test_one_engine_over_more_ranks_than_can_share_the_heads_is_read_as_split_roles(
     doubt: ModuleType, tmp_path: Path
 ) -> None:
