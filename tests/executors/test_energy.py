@@ -14,7 +14,7 @@ from ridgeline.executors.dialect import JobReply
 from ridgeline.executors.energy import ENERGY_FILE, measured_joules, meters_missing_here
 from ridgeline.executors.local import LocalExecutor
 from ridgeline.executors.slurm import Slurm
-from ridgeline.records.run import Job, Resources
+from ridgeline.records.run import Cause, Job, Resources
 from ridgeline.records.site import Prices, Site, counted_twice
 
 
@@ -29,6 +29,19 @@ def test_counters_are_added_over_zones_and_over_their_turns(tmp_path: Path) -> N
     assert measured_joules(tmp_path / "nowhere", ("rapl",), 10.0) is None
 
 
+@pytest.mark.parametrize(
+    ("samples", "why"),
+    [
+        ("0, 100.0\n1, [Unknown Error]\n0, 200.0\n1, [N/A]\n", "one of two GPUs never said what it draws"),
+        ("0, 100.0\n" * 2, "samples of two seconds say nothing of a minute"),
+        ("0, 100.0\n" * 60 + "1, 90.0\n", "a GPU that was lost in the first second drew more than it said"),
+    ],
+)
+def test_the_power_of_a_part_of_the_gpus_or_of_the_time_is_no_energy(tmp_path: Path, samples: str, why: str) -> None:
+    (tmp_path / ENERGY_FILE).write_text(samples)
+    assert measured_joules(tmp_path, ("nvidia-smi",), 60.0) is None, why
+
+
 def test_the_counters_of_gpus_are_added(tmp_path: Path) -> None:
     (tmp_path / ENERGY_FILE).write_text("nvml 0 1000\nnvml GPU-1 9000\nnvml 0 4000\nnvml GPU-1 9500\n")
     assert measured_joules(tmp_path, ("nvml",), 10.0) == pytest.approx(3 + 0.5)
@@ -36,6 +49,8 @@ def test_the_counters_of_gpus_are_added(tmp_path: Path) -> None:
     assert measured_joules(tmp_path, ("nvml",), 10.0) is None, "a GPU that was lost leaves no sum"
     (tmp_path / ENERGY_FILE).write_text("nvml 0 4000\nnvml 0 1000\n")
     assert measured_joules(tmp_path, ("nvml",), 10.0) is None, "the driver was loaded again"
+    (tmp_path / ENERGY_FILE).write_text("nvml 0 1000\nnvml 1 none\nnvml 0 4000\nnvml 1 none\n")
+    assert measured_joules(tmp_path, ("nvml",), 10.0) is None, "one GPU does not tell"
 
 
 # As two users showed it (lovoo/ipmi_exporter, issue 18; openbmc/phosphor-host-ipmid, issue 167: no sensor).
@@ -153,6 +168,37 @@ def test_run_sh_reads_the_meters_of_its_node(tmp_path: Path, monkeypatch: pytest
     beside = LocalExecutor(replace(site, jobs_at_once=2, cores_per_node=2))
     if beside.slots > 1:
         assert "2 jobs run at once" in beside.doubts(Resources())[0]
+
+
+@pytest.mark.parametrize(
+    ("smi", "joules"),
+    [
+        ("trap '' USR1 TERM; echo 0, 120.0; echo up > $SMI_STARTED; while :; do sleep 600; done", 120.0),
+        ("echo 0, 50.0; exit 9", None),  # and nobody knows what the GPU drew after that
+    ],
+)
+def test_a_meter_that_hangs_or_ends_is_no_fault_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smi: str, joules: float | None
+) -> None:
+    tool = tmp_path / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\n{smi}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("SMI_STARTED", str(tmp_path / "smi-started"))
+    (tmp_path / "run").mkdir()
+    # the program ends once the meter hangs, or once the shell beside it has noted that the meter ended
+    hangs = f"while [ ! -s {tmp_path}/smi-started ]; do sleep 0.05; done"
+    ended = f"while ! grep -q ended {tmp_path}/tmp.*; do sleep 0.05; done 2>/dev/null"
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    job = Job("job", tmp_path / "run", hangs if joules else ended, resources=Resources(), limit_s=60.0)
+    executor = LocalExecutor(Site(prices=Prices(meters=("nvidia-smi",))))
+    ticket = executor.submit(job)
+    while not (endings := executor.poll([ticket])):
+        executor.wait(5.0)
+    assert endings[ticket].cause is Cause.EXITED, endings[ticket]
+    expected = {} if joules is None else {"joules": pytest.approx(joules * endings[ticket].duration_s)}
+    assert {name: value for name, value in endings[ticket].usage.items() if name == "joules"} == expected
 
 
 NVML_STAND_IN = """

@@ -24,6 +24,8 @@ NVML_LIBRARY = "libnvidia-ml.so.1"
 POWERCAP = "/sys/class/powercap"
 _OF_A_NODE = ("rapl", GPU_METER, "nvidia-smi", BOARD_METER)
 _BOARD = "ipmitool dcmi power reading"
+_SMI_ENDED = "nvidia-smi ended before the run"
+_SPARSEST_S = 10.0  # between two samples of power: the slowest tools take a few seconds, and one that hangs, for ever
 
 # `core` and `uncore` are parts of their package, `psys` is the whole machine on some laptops: none is to be added to it
 _COUNTERS = """\
@@ -32,8 +34,8 @@ for zone in {powercap}/intel-rapl:*; do
   case $name in package-* | dram) echo "rapl ${{zone##*/}} $count $most" ;; esac
 done 2>/dev/null"""
 
-# Millijoules of each GPU since its driver was loaded (Volta and later). No command prints them, so a Python without
-# packages asks the driver's library.
+# Millijoules of each GPU since its driver was loaded (Volta and later), `none` of one that does not tell. No command
+# prints them, so a Python without packages asks the driver's library.
 _GPU_COUNTERS = f"""\
 import ctypes, os
 nvml = ctypes.CDLL("{NVML_LIBRARY}")
@@ -47,8 +49,8 @@ for name in visible.split(",") if visible else range(gpus.value):
         found = nvml.nvmlDeviceGetHandleByIndex_v2(int(name), ctypes.byref(gpu))
     else:
         found = nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(gpu))
-    if found == 0 and nvml.nvmlDeviceGetTotalEnergyConsumption(gpu, ctypes.byref(count)) == 0:
-        print("nvml", name, count.value)"""
+    told = found == 0 and nvml.nvmlDeviceGetTotalEnergyConsumption(gpu, ctypes.byref(count)) == 0
+    print("nvml", name, count.value if told else "none")"""
 
 
 def meters_begin(site: Site, keep_state: str) -> str:
@@ -71,9 +73,11 @@ def meters_begin(site: Site, keep_state: str) -> str:
             'python3 -c "$ridgeline_gpu_counters" >> "$ridgeline_energy" 2>/dev/null',
         ]
     if "nvidia-smi" in site.prices.meters:
+        # nobody waits for it: where a GPU hangs, it may heed no signal
         lines += [
-            "nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i $CUDA_VISIBLE_DEVICES} -l 1 --query-gpu=index,power.draw \\",
-            f"  --format=csv,noheader,nounits{began}",
+            f"( {ended}",
+            "  nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i $CUDA_VISIBLE_DEVICES} -l 1 --query-gpu=index,power.draw \\",
+            f"    --format=csv,noheader,nounits & wait $!; echo {_SMI_ENDED}\n){began}",
         ]
     if BOARD_METER in site.prices.meters:
         # a board controller takes a new sample every second or so, and some take as long to answer
@@ -99,10 +103,10 @@ fi
 """
 
 
-# What a sampled meter prints: the GPU where it says which, and watts. A board without a sensor says 0 Watts
-# (openbmc/phosphor-host-ipmid, issue 167), and one with it may still call its readings deactivated.
+# What a sampled meter prints: the GPU where it says which, and watts if it tells them. A board without a sensor says
+# 0 Watts (openbmc/phosphor-host-ipmid, issue 167), and one with it may still call its readings deactivated.
 _SAMPLES = {
-    "nvidia-smi": re.compile(r"^(\d+), ([\d.]+)$", re.MULTILINE),
+    "nvidia-smi": re.compile(r"^(\d+), (?:([\d.]+)|.*)$", re.MULTILINE),
     BOARD_METER: re.compile(r"^( *)Instantaneous power reading: +([1-9]\d*) Watts", re.MULTILINE),
 }
 
@@ -111,7 +115,7 @@ def measured_joules(folder: Path, meters: Sequence[str], elapsed_s: float) -> fl
     """What the meters of the node counted, added up; None where one of them left nothing that says so."""
     text = state_text(folder, ENERGY_FILE)
     joules = [
-        _drawn(text, _SAMPLES[meter], elapsed_s) if meter in _SAMPLES else _counted(text, meter)
+        _drawn(text, meter, elapsed_s) if meter in _SAMPLES else _counted(text, meter)
         for meter in meters
         if meter in _OF_A_NODE
     ]
@@ -167,7 +171,8 @@ def _counted(text: str, meter: str) -> float | None:
     for name, count, most in re.findall(rf"^{meter} (\S+) (\d+)(?: (\d+))?$", text, re.MULTILINE):
         counters.setdefault(name, []).append(int(count))
         largest[name] = int(most or 0)
-    if not counters or any(len(counts) < 2 for counts in counters.values()):
+    silent = re.search(rf"^{meter} \S+ none$", text, re.MULTILINE)
+    if silent or not counters or any(len(counts) < 2 for counts in counters.values()):
         return None
     steps = [
         later - earlier if later >= earlier else later + largest[name] - earlier
@@ -177,9 +182,12 @@ def _counted(text: str, meter: str) -> float | None:
     return sum(steps) / unit if min(steps) >= 0 else None  # a driver that was loaded again counts from 0
 
 
-def _drawn(text: str, sample: re.Pattern[str], elapsed_s: float) -> float | None:
-    """Mean power of each GPU, or of the node, over the time that the run took."""
+def _drawn(text: str, meter: str, elapsed_s: float) -> float | None:
+    """Mean power of each GPU, or of the node, over the time that the run took; None where one was watched for less."""
     watts: dict[str, list[float]] = {}
-    for where, value in sample.findall(text):
-        watts.setdefault(where, []).append(float(value))
-    return sum(map(fmean, watts.values())) * elapsed_s if watts else None
+    for where, value in _SAMPLES[meter].findall(text):
+        watts.setdefault(where, []).extend([float(value)] if value else [])
+    fewest = min(map(len, watts.values()), default=0)
+    if not fewest or fewest * _SPARSEST_S < elapsed_s or (meter == "nvidia-smi" and _SMI_ENDED in text):
+        return None
+    return sum(map(fmean, watts.values())) * elapsed_s
