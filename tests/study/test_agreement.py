@@ -28,9 +28,10 @@ def test_limits_may_change_and_the_question_may_not() -> None:
             require_same_question(Path("study.yaml"), parse_yaml(STUDY.replace(old, new), "s"), before)
 
 
-@pytest.mark.parametrize(
-    "part", ["workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task"]
-)
+PARTS = ["workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task", "prices"]
+
+
+@pytest.mark.parametrize("part", PARTS)
 def test_every_part_of_the_question_is_held(part: str) -> None:
     """A guard that was taken out, say, would let runs pass that others failed of."""
     whole = "".join(f"{name}: {{a: 1}}\n" for name in QUESTION)
@@ -38,6 +39,27 @@ def test_every_part_of_the_question_is_held(part: str) -> None:
     for edited in (whole.replace(f"{part}: {{a: 1}}", f"{part}: {{a: 2}}"), whole.replace(f"{part}: {{a: 1}}\n", "")):
         with pytest.raises(StoreError, match=f"{part} changed"):
             require_same_question(Path("study.yaml"), parse_yaml(edited, "s"), before)
+
+
+@pytest.mark.parametrize("part", ["nodes", "ranks_per_node", "cores", "gpus", "modules"])
+def test_the_size_of_a_run_is_held_and_its_limits_are_not(part: str) -> None:
+    """The command that best prints would be one that nobody ran."""
+    job = "job: {limit: 60, nodes: 1, ranks_per_node: 1, cores: 1, gpus: 1, modules: 1}\n"
+    before = asked(parse_yaml(STUDY + job, "s"))
+    require_same_question(Path("study.yaml"), parse_yaml(STUDY + job.replace("60", "90"), "s"), before)
+    for now in (job.replace(f"{part}: 1", f"{part}: 2"), ""):
+        with pytest.raises(StoreError, match=f"job.{part}.* changed"):
+            require_same_question(Path("study.yaml"), parse_yaml(STUDY + now, "s"), before)
+    with pytest.raises(StoreError, match=f"job.{part}.* changed"):
+        require_same_question(Path("study.yaml"), parse_yaml(STUDY + job, "s"), asked(parse_yaml(STUDY, "s")))
+
+
+def test_a_journal_from_before_says_nothing_about_parts_that_were_not_held() -> None:
+    parts = {name: each for name, each in asked(parse_yaml(STUDY, "s")).items() if name in PARTS and name != "prices"}
+    now = STUDY + "job: {cores: 2}\nprices: {node_hour: 1}\n"
+    require_same_question(Path("study.yaml"), parse_yaml(now, "s"), parts)
+    with pytest.raises(StoreError, match="guards changed"):
+        require_same_question(Path("study.yaml"), parse_yaml(STUDY + "guards: [a < 1]\n", "s"), parts)
 
 
 def test_the_question_is_binding_once_something_passed_or_runs(lines: list[dict[str, Any]]) -> None:

@@ -37,7 +37,8 @@ from ridgeline.study.yaml_tree import YamlTree, parse_yaml
 # what was measured would then be an answer to something else. Before anything has passed it may: that is how a baseline
 # that fails is corrected.
 
-QUESTION = ("workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task")
+_LATER = ("prices", "job.nodes", "job.ranks_per_node", "job.cores", "job.gpus", "job.modules")  # not in old journals
+QUESTION = ("workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task", *_LATER)
 
 
 _LENGTH, _LENGTH_OF_OLD = 16, 12  # of a fingerprint; an old one does not tell 2.10 from 2.1
@@ -45,12 +46,16 @@ _LENGTH, _LENGTH_OF_OLD = 16, 12  # of a fingerprint; an old one does not tell 2
 
 def asked(tree: YamlTree, *, written: bool = True) -> dict[str, str]:
     """A short fingerprint of each part of the study file that makes up the question."""
-    texts, length = _texts_by_key(tree, written), _LENGTH if written else _LENGTH_OF_OLD
+    texts, length = dict.fromkeys(_LATER, "") | _texts_by_key(tree, written), _LENGTH if written else _LENGTH_OF_OLD
     return {name: hashlib.sha256(texts[name].encode()).hexdigest()[:length] for name in QUESTION if name in texts}
 
 
 def _texts_by_key(tree: YamlTree, written: bool) -> dict[str, str]:
+    """By its name, each key of the study; those of `job` one by one, since some are limits."""
     values = {str(key): node.plain(written=written) for key, node in tree.root.children.items()}
+    if isinstance(job := values.get("job"), dict):
+        del values["job"]
+        values |= {f"job.{key}": value for key, value in job.items()}
     return {key: json.dumps(_numbers_as_written(value), default=str) for key, value in values.items()}
 
 
@@ -75,7 +80,8 @@ def binding(history: History) -> Mapping[str, str]:
 def require_same_question(path: Path, tree: YamlTree, before: Mapping[str, str]) -> None:
     """StoreError names the parts that were changed; `before` is empty for a campaign that has not begun."""
     now = asked(tree, written=not _is_old(before))
-    changed = [name for name in QUESTION if before and before.get(name) != now.get(name)]
+    held = [name for name in QUESTION if before and (name in before or name not in _LATER)]
+    changed = [name for name in held if before.get(name) != now.get(name)]
     if changed:
         raise StoreError(
             f"{path}: {', '.join(changed)} changed after the campaign began, so what was measured answers another "
