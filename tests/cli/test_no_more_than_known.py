@@ -14,6 +14,7 @@ import ridgeline as api
 from ridgeline.campaign.status import answer_on_paper, read_status
 from ridgeline.cli.text.snapshot import snapshot_of
 from ridgeline.cli.text.wording import status_lines
+from ridgeline.errors import ExitCode
 from ridgeline.report.markdown import markdown
 from ridgeline.report.studies import StudySeen, project_sections
 from tests.command_line import ridgeline
@@ -212,3 +213,39 @@ def test_check_says_which_limit_binds_and_what_would_hold_the_confirmation(tmp_p
     enough = text.replace("wall: 5m", "wall: 8m")
     (tmp_path / "study.yaml").write_text(f"{enough}job: {{limit: 1m}}\n")
     assert "is always enough" not in ridgeline("check", "study.yaml", cwd=tmp_path).stdout
+
+
+INTERRUPT = """
+import os, pathlib, signal, threading, time
+def wait():
+    journal = pathlib.Path("studies/s/journal.jsonl")
+    while not journal.exists() or '"event":"submitted"' not in journal.read_text():
+        time.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=wait, daemon=True).start()
+"""
+
+
+def test_who_stops_is_told_of_jobs_that_go_on(tmp_path: Path, pbs_standin: Path) -> None:
+    go = tmp_path / "go"
+    (tmp_path / "study.yaml").write_text(f"""\
+version: 1
+name: s
+site: {{batch: pbs, nodes: 1, poll_s: 0.2}}
+workload:
+  kind: command
+  run: "while [ ! -e {go} ]; do sleep 0.05; done; echo rate {{a}}"
+  metrics: {{rate: {{regex: 'rate (\\d+)'}}}}
+space: {{a: [1, 2]}}
+goal: {{maximize: rate}}
+baseline: {{a: 1}}
+confirm: {{top: 0}}
+""")
+    stopped = ridgeline("tune", "study.yaml", cwd=tmp_path, before=INTERRUPT)
+    go.touch()
+    assert stopped.returncode == ExitCode.INTERRUPTED, stopped.stderr
+    lines = (tmp_path / "studies/s/journal.jsonl").read_text().splitlines()
+    tickets = [event["ticket"] for event in map(json.loads, lines) if event["event"] == "submitted"]
+    names = ", ".join(ticket.split()[0] for ticket in tickets)
+    assert f"Jobs left to the batch system, for resume to read: {names}." in stopped.stderr
+    assert "left to" not in ridgeline("resume", "studies/s", cwd=tmp_path).stderr

@@ -87,9 +87,9 @@ def drive(
                 with face:
                     campaign.run()
             except (Interrupted, KeyboardInterrupt):
+                again = f"ridgeline resume {quote(str(folder.path))}"
                 print(
-                    f"\nstopped; everything measured is kept. Go on with: ridgeline resume {quote(str(folder.path))}",
-                    file=sys.stderr,
+                    f"\nstopped; everything measured is kept{_going_on(campaign)}. Go on with: {again}", file=sys.stderr
                 )
                 sys.exit(ExitCode.INTERRUPTED)
             now = _status_of(campaign)
@@ -107,6 +107,14 @@ def drive(
         _show("", *lines)
     if answer.lacks:
         raise error_of(answer)(answer.lacks)
+
+
+def _going_on(campaign: Campaign) -> str:
+    """Jobs that wait, run and are charged although we leave."""
+    jobs = [run.ticket.partition(" ")[0] for run in campaign.history.open_runs.values() if run.ticket]
+    if not jobs or not campaign.executor.detached:
+        return ""
+    return f". Jobs left to the batch system, for resume to read: {', '.join(jobs)}"
 
 
 def _status_of(seen: Seen) -> CampaignStatus:
