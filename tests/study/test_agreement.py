@@ -14,18 +14,23 @@ from ridgeline.errors import StoreError
 from ridgeline.study.folder import QUESTION, StudyFolder, asked, binding, require_consistent, require_same_question
 from ridgeline.study.history import History
 from ridgeline.study.journal import read_events
+from ridgeline.study.study_file import StudyFile
 from ridgeline.study.yaml_tree import parse_yaml
 from tests.campaign.harness import campaign, study
 
 STUDY = "goal: {maximize: rate}\nspace: {x: [1, 2]}\nbudget: {trials: 3}\n"
 
 
+def file(text: str) -> StudyFile:
+    return StudyFile(study(Path()), Path("study.yaml"), parse_yaml(text, "study.yaml"))
+
+
 def test_limits_may_change_and_the_question_may_not() -> None:
-    before = asked(parse_yaml(STUDY, "study.yaml"))
-    require_same_question(Path("study.yaml"), parse_yaml(STUDY.replace("trials: 3", "trials: 30"), "s"), before)
+    before = asked(file(STUDY))
+    require_same_question(file(STUDY.replace("trials: 3", "trials: 30")), before)
     for old, new, part in (("maximize", "minimize", "goal"), ("[1, 2]", "[1, 3]", "space"), ("goal", "goals", "goal")):
         with pytest.raises(StoreError, match=f"study.yaml: {part} changed"):
-            require_same_question(Path("study.yaml"), parse_yaml(STUDY.replace(old, new), "s"), before)
+            require_same_question(file(STUDY.replace(old, new)), before)
 
 
 PARTS = ["workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task", "prices"]
@@ -34,32 +39,33 @@ PARTS = ["workload", "space", "derived", "rules", "goal", "guards", "baseline", 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_of_the_question_is_held(part: str) -> None:
     """A guard that was taken out, say, would let runs pass that others failed of."""
-    whole = "".join(f"{name}: {{a: 1}}\n" for name in QUESTION)
-    before = asked(parse_yaml(whole, "s"))
-    for edited in (whole.replace(f"{part}: {{a: 1}}", f"{part}: {{a: 2}}"), whole.replace(f"{part}: {{a: 1}}\n", "")):
+    whole = "\n" + "".join(f"{name}: {{a: 1}}\n" for name in QUESTION)
+    before = asked(file(whole))
+    line = f"\n{part}: {{a: 1}}\n"
+    for edited in (whole.replace(line, line.replace("1", "2")), whole.replace(line, "\n")):
         with pytest.raises(StoreError, match=f"{part} changed"):
-            require_same_question(Path("study.yaml"), parse_yaml(edited, "s"), before)
+            require_same_question(file(edited), before)
 
 
 @pytest.mark.parametrize("part", ["nodes", "ranks_per_node", "cores", "gpus", "modules"])
 def test_the_size_of_a_run_is_held_and_its_limits_are_not(part: str) -> None:
     """The command that best prints would be one that nobody ran."""
     job = "job: {limit: 60, nodes: 1, ranks_per_node: 1, cores: 1, gpus: 1, modules: 1}\n"
-    before = asked(parse_yaml(STUDY + job, "s"))
-    require_same_question(Path("study.yaml"), parse_yaml(STUDY + job.replace("60", "90"), "s"), before)
+    before = asked(file(STUDY + job))
+    require_same_question(file(STUDY + job.replace("60", "90")), before)
     for now in (job.replace(f"{part}: 1", f"{part}: 2"), ""):
         with pytest.raises(StoreError, match=f"job.{part}.* changed"):
-            require_same_question(Path("study.yaml"), parse_yaml(STUDY + now, "s"), before)
+            require_same_question(file(STUDY + now), before)
     with pytest.raises(StoreError, match=f"job.{part}.* changed"):
-        require_same_question(Path("study.yaml"), parse_yaml(STUDY + job, "s"), asked(parse_yaml(STUDY, "s")))
+        require_same_question(file(STUDY + job), asked(file(STUDY)))
 
 
 def test_a_journal_from_before_says_nothing_about_parts_that_were_not_held() -> None:
-    parts = {name: each for name, each in asked(parse_yaml(STUDY, "s")).items() if name in PARTS and name != "prices"}
+    parts = {name: each for name, each in asked(file(STUDY)).items() if name in PARTS and name != "prices"}
     now = STUDY + "job: {cores: 2}\nprices: {node_hour: 1}\n"
-    require_same_question(Path("study.yaml"), parse_yaml(now, "s"), parts)
+    require_same_question(file(now), parts)
     with pytest.raises(StoreError, match="guards changed"):
-        require_same_question(Path("study.yaml"), parse_yaml(STUDY + "guards: [a < 1]\n", "s"), parts)
+        require_same_question(file(STUDY + "guards: [a < 1]\n"), parts)
 
 
 def test_the_question_is_binding_once_something_passed_or_runs(lines: list[dict[str, Any]]) -> None:
@@ -78,7 +84,7 @@ def test_the_question_is_binding_once_something_passed_or_runs(lines: list[dict[
 
 
 def test_a_journal_from_before_says_nothing_about_the_question() -> None:
-    require_same_question(Path("study.yaml"), parse_yaml(STUDY, "s"), {})
+    require_same_question(file(STUDY), {})
 
 
 @pytest.fixture(scope="module")

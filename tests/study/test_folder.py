@@ -9,7 +9,7 @@ import pytest
 
 from ridgeline.errors import StoreError, StudyError
 from ridgeline.study import folder as folder_module
-from ridgeline.study.folder import StudyFolder, needed_files, to_be_read
+from ridgeline.study.folder import StudyFolder, asked, needed_files, require_same_question, to_be_read
 from ridgeline.study.history import History
 from ridgeline.study.journal import Journal
 from ridgeline.study.study_file import read_study_file
@@ -141,6 +141,33 @@ def test_a_shipped_site_is_kept_as_it_was_when_the_study_ran(source, tmp_path):
     assert out.load().study.site == with_site(source, "slurm").study.site
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("GO: 1", "GO: 2", ["site.env"]),
+        ("launcher: srun", "launcher: openmpi", ["site.launcher"]),
+        ("node_hour: 1", "node_hour: 2", ["site.prices"]),
+        ("queue: short", "queue: long", []),
+        ("jobs_at_once: 1", "jobs_at_once: 2", []),
+    ],
+)
+def test_what_a_site_brings_to_the_program_is_a_part_of_the_question(source, tmp_path, old, new, named):
+    site = tmp_path / "mine.yaml"
+    site.write_text(
+        "batch: slurm\nqueue: short\nenv: {GO: 1}\nlauncher: srun\njobs_at_once: 1\nprices: {node_hour: 1}\n"
+    )
+    made = StudyFolder.create(tmp_path / "out", with_site(source, "../mine.yaml"))
+    before = asked(made.load())
+    edited(site, old, new)
+    assert made.changed(with_site(source, "../mine.yaml"), (), whole=False) == named, "asked again"
+    edited(made.path / "sites" / "mine.yaml", old, new)
+    if not named:
+        require_same_question(made.load(), before)
+        return
+    with pytest.raises(StoreError, match=f"{named[0]} changed after"):
+        require_same_question(made.load(), before)
+
+
 def test_a_site_inside_the_study_finds_its_script_in_the_sources(source, tmp_path):
     (source.study.folder / "job.sh").write_text("#!/bin/sh\n")
     out = StudyFolder.create(tmp_path / "out", with_site(source, "{batch: slurm, options: {script: job.sh}}"))
@@ -222,6 +249,16 @@ def edited(path: Path, old: str, new: str) -> None:
         (lambda home: edited(home / "study.yaml", "name: stencil", "name: other"), [], ["name"]),
         (lambda home: edited(home / "study.yaml", "baseline:", "budget: {trials: 9}\nbaseline:"), [], ["budget"]),
         (lambda home: edited(home / "study.yaml", "  keep: [stencil]\n", "  keep: [x]\n"), ["builds"], ["builds"]),
+        (
+            lambda home: edited(home / "study.yaml", "goal:", "site: {batch: slurm}\ngoal:"),
+            ["site.batch"],
+            ["site.batch"],
+        ),
+        (
+            lambda home: edited(home / "study.yaml", "goal:", "job: {cores: 2, limit: 9}\ngoal:"),
+            ["job.cores"],
+            ["job.cores", "job.limit"],
+        ),
         (lambda home: edited(home / "stencil.c", "stencil", "faster"), ["stencil.c"], ["stencil.c"]),
         (lambda home: edited(home / "unrelated.txt", "stays", "goes"), [], []),
         (

@@ -142,7 +142,7 @@ def assemble_campaign(
         history = History.replay(folder.path.resolve(), journal.read())
         asks = question or question_of(history)
         file = folder.load(history, to_run=True)
-        history.asked = binding(history) or asked(file.tree, written=file.written)
+        history.asked = binding(history) or asked(file, written=file.written)
         found = check_file(as_asked(file, asks))
         if extension is not None:
             require_extendable(found.study, asks.kind, asks.extended_by, history, extension)

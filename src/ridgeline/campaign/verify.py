@@ -593,7 +593,7 @@ def _check_compliance(study: Study, root: Path, workload: Workload | None, found
 
 def _agreement(file: StudyFile, history: History, found: Verification) -> None:
     try:
-        require_same_question(file.path, file.tree, history.asked)
+        require_same_question(file, history.asked)
     except StoreError as error:
         found.differs(STUDY, "the question", "as it was when the campaign began", str(error))
     try:

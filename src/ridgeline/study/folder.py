@@ -37,26 +37,41 @@ from ridgeline.study.yaml_tree import YamlTree, parse_yaml
 # what was measured would then be an answer to something else. Before anything has passed it may: that is how a baseline
 # that fails is corrected.
 
-_LATER = ("prices", "job.nodes", "job.ranks_per_node", "job.cores", "job.gpus", "job.modules")  # not in old journals
+_OF_JOB = ("nodes", "ranks_per_node", "cores", "gpus", "modules")
+_OF_SITE = (
+    *("batch", "env", "setup", "modules", "launcher", "launcher_options", "prices"),
+    *("container", "container_runtime", "container_options", "container_mounts"),
+)
+# what journals of before 0.3.0 have no fingerprint of
+_LATER = ("prices", "site", *(f"job.{key}" for key in _OF_JOB), *(f"site.{key}" for key in _OF_SITE))
 QUESTION = ("workload", "space", "derived", "rules", "goal", "guards", "baseline", "builds", "task", *_LATER)
 
 
 _LENGTH, _LENGTH_OF_OLD = 16, 12  # of a fingerprint; an old one does not tell 2.10 from 2.1
 
 
-def asked(tree: YamlTree, *, written: bool = True) -> dict[str, str]:
-    """A short fingerprint of each part of the study file that makes up the question."""
-    texts, length = dict.fromkeys(_LATER, "") | _texts_by_key(tree, written), _LENGTH if written else _LENGTH_OF_OLD
+def asked(file: StudyFile, *, written: bool = True) -> dict[str, str]:
+    """A short fingerprint of each part of the study file that makes up the question, and of its site file."""
+    texts, length = _texts_by_key(file.tree, file.site_path, written), _LENGTH if written else _LENGTH_OF_OLD
+    texts = dict.fromkeys(_LATER, "") | texts
     return {name: hashlib.sha256(texts[name].encode()).hexdigest()[:length] for name in QUESTION if name in texts}
 
 
-def _texts_by_key(tree: YamlTree, written: bool) -> dict[str, str]:
-    """By its name, each key of the study; those of `job` one by one, since some are limits."""
-    values = {str(key): node.plain(written=written) for key, node in tree.root.children.items()}
-    if isinstance(job := values.get("job"), dict):
-        del values["job"]
-        values |= {f"job.{key}": value for key, value in job.items()}
+def _texts_by_key(tree: YamlTree, site: Path | None, written: bool) -> dict[str, str]:
+    """By its name, each key of the study; one by one those of `job` and of the site, of which some are limits."""
+    values = _values_by_key(tree, written)
+    if site is not None:
+        of_site = _values_by_key(parse_yaml(read_text(site), str(site)), written)
+        values |= {f"site.{key}": value for key, value in of_site.items()}
+    for name in ("job", "site"):
+        if isinstance(inside := values.get(name), dict):
+            del values[name]
+            values |= {f"{name}.{key}": value for key, value in inside.items()}
     return {key: json.dumps(_numbers_as_written(value), default=str) for key, value in values.items()}
+
+
+def _values_by_key(tree: YamlTree, written: bool) -> dict[str, object]:
+    return {str(key): node.plain(written=written) for key, node in tree.root.children.items()}
 
 
 def _numbers_as_written(value: object) -> object:
@@ -77,14 +92,14 @@ def binding(history: History) -> Mapping[str, str]:
     return history.asked if passed or history.open_runs else {}
 
 
-def require_same_question(path: Path, tree: YamlTree, before: Mapping[str, str]) -> None:
+def require_same_question(file: StudyFile, before: Mapping[str, str]) -> None:
     """StoreError names the parts that were changed; `before` is empty for a campaign that has not begun."""
-    now = asked(tree, written=not _is_old(before))
+    now = asked(file, written=not _is_old(before))
     held = [name for name in QUESTION if before and (name in before or name not in _LATER)]
     changed = [name for name in held if before.get(name) != now.get(name)]
     if changed:
         raise StoreError(
-            f"{path}: {', '.join(changed)} changed after the campaign began, so what was measured answers another "
+            f"{file.path}: {', '.join(changed)} changed after the campaign began, so what was measured answers another "
             "question; undo the change, or start a new study with `ridgeline tune`"
         )
 
@@ -152,7 +167,8 @@ class StudyFolder:
         """What differs between this study and the one in the folder: keys, of the `whole` study or of its question,
         and files that it names."""
         written, tree = not self._is_old(), parse_yaml(read_text(self.path / STUDY), str(self.path / STUDY))
-        ours, theirs = (_texts_by_key(one, written) for one in (tree, source.tree))
+        ours = _texts_by_key(tree, self._site_path(), written)
+        theirs = _texts_by_key(source.tree, source.site_path, written)
         found = [key for key in ours | theirs if (whole or key in QUESTION) and ours.get(key) != theirs.get(key)]
         for file in needed_files(source.study, in_place):
             name = file.relative_to(source.study.folder)
@@ -187,17 +203,16 @@ class StudyFolder:
         Relative paths in it start in this folder's sources. Unless it is loaded `to_run`, no program that it names may
         be started: what they said when the campaign ran is taken from the journal.
         """
-        site_path = next(iter(sorted((self.path / SITES).glob("*.y*ml"))), None)
         file = read_study_file(
             self.path / STUDY,
-            site_path=site_path,
+            site_path=self._site_path(),
             files=self.path / SOURCES,
             home=self._origin(),
             written=not self._is_old(),
             to_run=to_run,
         )
         if history is not None:
-            require_same_question(file.path, file.tree, binding(history))
+            require_same_question(file, binding(history))
             require_consistent(file.study, history)
         return file if to_run else to_be_read(file, history)
 
@@ -212,6 +227,9 @@ class StudyFolder:
     @property
     def report_path(self) -> Path:
         return self.path / _REPORT
+
+    def _site_path(self) -> Path | None:
+        return next(iter(sorted((self.path / SITES).glob("*.y*ml"))), None)
 
     def _origin(self) -> Path | None:
         try:
