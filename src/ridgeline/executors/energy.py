@@ -144,7 +144,9 @@ def meters_missing_here(meters: Sequence[str]) -> list[str]:
 def _board_missing() -> list[str]:
     """A board controller is asked once: to many it is open for root alone, and some have no power sensor."""
     try:
-        done = subprocess.run(_BOARD.split(), capture_output=True, text=True, timeout=30.0, check=False)
+        done = subprocess.run(
+            _BOARD.split(), capture_output=True, text=True, errors="replace", timeout=30.0, check=False
+        )
     except FileNotFoundError:
         return [f"{BOARD_METER}: ipmitool is not on the PATH of this machine"]
     except (OSError, subprocess.TimeoutExpired) as error:

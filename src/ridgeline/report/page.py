@@ -82,7 +82,9 @@ def write_pdf(page: Path, out: Path) -> Path:
             "--no-pdf-header-footer", f"--print-to-pdf={made}", page.resolve().as_uri(),
         ]  # fmt: skip
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=_PRINT_LIMIT_S, check=False)
+            ended = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=_PRINT_LIMIT_S, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise StoreError(f"{browser} did not print the report ({error}); print the HTML report by hand") from None
         if not made.is_file() or not made.stat().st_size:

@@ -129,7 +129,7 @@ def _command(choice: NotifyChoice, alert: Mapping[str, Any]) -> None:
     env = {**os.environ, "RIDGELINE_ALERT": _line(alert), "RIDGELINE_ALERT_KIND": str(alert["kind"])}
     done = subprocess.run(  # noqa: S602  a person wrote it
         choice.command, shell=True, input=json.dumps(alert), env=env, timeout=_HOOK_S, check=False,
-        capture_output=True, text=True,
+        capture_output=True, text=True, errors="replace",
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"exit code {done.returncode}: {done.stderr.strip()[-200:]}")

@@ -218,6 +218,14 @@ def test_a_limit_that_a_driver_makes_another_is_refused_and_given_back(gpu: Stan
     assert gpu.limit == ("700.00", "")
 
 
+def test_a_limit_that_could_not_be_given_back_is_not_set(tmp_path: Path, gpu: StandInGpu) -> None:
+    gpu.set(limit="[N/A]")
+    with pytest.raises(EngineFailed, match=r"does not tell its power limit: \[N/A\]") as failed:
+        held_gpus({POWER_LIMIT: 400.0}).__enter__()
+    assert failed.value.cause.name == "gpu-limits"
+    assert not gpu.told and not records(tmp_path)
+
+
 @pytest.mark.parametrize("content", ['{"gpu_po', "[]", '{"gpu_power_limit": "--power-limit=650.00"}'])
 def test_a_record_that_nobody_can_read_is_told(tmp_path: Path, gpu: StandInGpu, content: str) -> None:
     kill_while_holding({POWER_LIMIT: 400.0})
@@ -371,7 +379,11 @@ def test_a_driver_that_does_not_do_it_refuses_the_setting_in_its_own_words(
 
 @pytest.mark.parametrize(
     ("tool", "kind", "words"),
-    [("", "gpu-limits", "nvidia-smi was not found"), ("#!/bin/sh\necho No devices were found", "gpu-broken", "no GPU")],
+    [
+        ("", "gpu-limits", "nvidia-smi was not found"),
+        ("#!/bin/sh\necho No devices were found", "gpu-broken", "no GPU"),
+        ('#!/bin/sh\nprintf "caf\\\\351"', "gpu-broken", "no GPU: caf"),
+    ],
 )
 def test_a_host_without_gpus_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, kind: str, words: str

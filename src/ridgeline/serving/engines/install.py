@@ -73,7 +73,9 @@ def _output_of(python: str, program: str, limit_s: float) -> str:
     if shutil.which(python) is None:
         return ""
     try:
-        done = subprocess.run([python, "-c", program], capture_output=True, text=True, timeout=limit_s, check=False)
+        done = subprocess.run(
+            [python, "-c", program], capture_output=True, text=True, errors="replace", timeout=limit_s, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

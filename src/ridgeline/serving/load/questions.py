@@ -126,7 +126,13 @@ def score(questions: Sequence[Question], answers: Sequence[str], scorer: Sequenc
     lines = [json.dumps({"question": q.line, "answer": text}) for q, text in zip(questions, answers, strict=True)]
     try:
         done = subprocess.run(
-            scorer, input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=_SCORER_S, check=False
+            scorer,
+            input="\n".join(lines) + "\n",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SCORER_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SiteError(f"the scorer {scorer[-1]} did not run: {error}") from None

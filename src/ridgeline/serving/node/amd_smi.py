@@ -60,7 +60,9 @@ def read_gpus() -> list[AmdGpu]:
 
 def _asked(*command: str) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False
+        ).stdout
     except subprocess.TimeoutExpired:
         raise OSError(f"{' '.join(command)} did not answer within {_LIMIT_S:g} s; a GPU may hang") from None
 

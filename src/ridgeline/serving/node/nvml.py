@@ -36,7 +36,7 @@ def query(
     if chosen := gpu or (visible_only and os.environ.get("CUDA_VISIBLE_DEVICES")):
         command.append(f"--id={chosen}")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False)
     except FileNotFoundError:
         raise FileNotFoundError("nvidia-smi was not found, so this host has no NVIDIA GPU") from None
     except subprocess.TimeoutExpired:

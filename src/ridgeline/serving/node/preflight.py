@@ -139,7 +139,9 @@ def quotas(folder: Path) -> list[FileQuota]:
     for command in (["lfs", "quota", "-u", getpass.getuser(), str(folder)], ["quota", "-w", "-p"]):
         if shutil.which(command[0]):
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, check=False)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, errors="replace", timeout=_COMMAND_LIMIT_S, check=False
+                )
             except (OSError, subprocess.TimeoutExpired):
                 continue
             if found := _read_quota(done.stdout):
@@ -416,7 +418,9 @@ def probe_gpus(python: str, *arguments: str) -> GpuProbe:
     """Run the probe under `python`. Never raises for what that Python lacks: it says so in `skipped`."""
     command = [python, str(PROBE), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_PROBE_LIMIT_S, check=False
+        )
     except (FileNotFoundError, PermissionError):
         return GpuProbe(skipped=f"{python}: no such program that can be run; name the engine's Python with --python")
     except subprocess.TimeoutExpired:

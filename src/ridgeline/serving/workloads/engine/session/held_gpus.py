@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -150,6 +151,8 @@ class _HeldGpu:
 
     def _hold_power(self, watts: str) -> float:
         before = now = self._power_limit()
+        if not re.fullmatch(r"[\d.]+", before):  # [N/A], and then nobody could give it back
+            raise _refused(f"{self} does not tell its power limit: {before}")
         if not _equal(before, watts):
             undo = f"--power-limit={before}"
             self._set(POWER_LIMIT, watts, f"--power-limit={watts}", undo)
@@ -208,7 +211,9 @@ class _HeldGpu:
         """Why it did not; empty where it did. EngineFailed where nobody knows."""
         command = ["nvidia-smi", f"--id={self.uuid}", option]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+            done = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S, check=False
+            )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise _broken(str(error)) from None
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
