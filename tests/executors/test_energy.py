@@ -240,6 +240,18 @@ def test_run_sh_asks_the_drivers_library(
     assert endings[ticket].usage["joules"] == pytest.approx(joules)
 
 
+def test_a_file_that_a_program_calls_energy_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy, "POWERCAP", str(powercap(tmp_path / "powercap")))
+    (tmp_path / "run").mkdir()
+    executor = LocalExecutor(Site(prices=Prices(meters=("rapl",))))
+    job = Job("job", tmp_path / "run", "echo E=-76.4 > energy", resources=Resources(), limit_s=60.0)
+    ticket = executor.submit(job)
+    while not (endings := executor.poll([ticket])):
+        executor.wait(5.0)
+    assert (tmp_path / "run" / "energy").read_text() == "E=-76.4\n"
+    assert "joules" in endings[ticket].usage
+
+
 def test_without_meters_the_script_is_as_before(tmp_path: Path) -> None:
     job = Job("job", tmp_path, "true")
     plain = LocalExecutor(Site()).script(job)

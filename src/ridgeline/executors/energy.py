@@ -16,10 +16,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
+from ridgeline.executors.base import EXIT_FILE
 from ridgeline.records.site import BATCH_METER, BOARD_METER, GPU_METER, Site
 from ridgeline.study.state_files import state_text
 
-ENERGY_FILE = "energy"
+ENERGY_FILE = f"{EXIT_FILE}.energy"  # not `energy`, which programs call a file of their own
 NVML_LIBRARY = "libnvidia-ml.so.1"
 POWERCAP = "/sys/class/powercap"
 _OF_A_NODE = ("rapl", GPU_METER, "nvidia-smi", BOARD_METER)
