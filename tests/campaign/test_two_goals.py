@@ -108,10 +108,10 @@ def test_the_best_within_a_limit(tmp_path: Path) -> None:
     better = [o for o in front(now.study, now.history) if o.first.value > one.first.value]
     assert all(o.second.value > 200 for o in better)
     assert told == "its whole interval keeps the limit"
-    assert best_at_lines(now.study, now.history, "ttft_ms=200")[0].startswith("rate 1")
+    assert best_at_lines(now.study, now.history, "ttft_ms=200", "")[0].startswith("rate 1")
     chosen = json.loads(one.setting)
     changed = [f"{name} {value}" for name, value in chosen.items() if value != now.study.baseline[name]]
-    said = best_at_lines(now.study, now.history, "ttft_ms=200")[2]
+    said = best_at_lines(now.study, now.history, "ttft_ms=200", "")[2]
     assert changed
     assert said.removeprefix("  changes from the baseline: ") == ", ".join(changed), "what to set, not what was"
     with pytest.raises(NothingFound, match="no setting that ran keeps ttft_ms at or below 1"):
@@ -185,12 +185,32 @@ def test_best_and_export_read_it_from_the_folder(tmp_path: Path, capsys: pytest.
     assert told["setting"] == {"x": 2} and not told["confirmed"]
     with pytest.raises(SystemExit):  # the baseline needs no proof
         command_line(["best", str(out), "--at", "late_ms=10", "--json"])
-    assert json.loads(capsys.readouterr().out)["setting"] == {"x": 0}
+    told = json.loads(capsys.readouterr().out)
+    assert told["setting"] == {"x": 0} and not told["confirmed"]
+    with pytest.raises(InputError, match="'nan' is not a number"):
+        command_line(["best", str(out), "--at", "late_ms=nan"])
     with pytest.raises(SystemExit):
         command_line(["study", "export", str(out), "--front"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["set.x"] for row in rows] == ["4", "3", "2", "1", "0"]
     assert "rate against late_ms" in (out / "report.html").read_text()
+
+
+def test_text_and_json_say_the_same_of_the_best_within_a_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "study.yaml", tmp_path / "out"
+    file.write_text(STUDY.replace("top: 0", "top: 1, blocks: 3"))
+    with pytest.raises(SystemExit):
+        command_line(["tune", str(file), "--out", str(out)])
+    for limit, says, confirmed in (("18", "; confirmed\n", True), ("10", "; the baseline\n", False)):
+        for options in (["--json"], []):
+            capsys.readouterr()
+            with pytest.raises(SystemExit) as left:
+                command_line(["best", str(out), "--at", f"late_ms={limit}", *options])
+            assert left.value.code == 0
+            said = capsys.readouterr().out
+            assert json.loads(said)["confirmed"] is confirmed if options else says in said
 
 
 PRICED = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,7 +115,9 @@ def best_at(study: Study, history: History, limit: str) -> tuple[Tradeoff, str]:
     try:
         bound = float(value)
     except ValueError:
-        raise InputError(f"--at {limit}: {value!r} is not a number; write --at {goal.metric}=VALUE") from None
+        bound = math.nan
+    if math.isnan(bound):
+        raise InputError(f"--at {limit}: {value!r} is not a number; write --at {goal.metric}=VALUE")
     kept = [one for one in front(study, history) if _keeps(one.second.value, bound, goal)]
     if not kept:
         within = "at or below" if goal.direction == "minimize" else "at or above"
@@ -129,13 +132,14 @@ def _keeps(value: float, bound: float, goal: Goal) -> bool:
     return value <= bound if goal.direction == "minimize" else value >= bound
 
 
-def best_at_lines(study: Study, history: History, limit: str) -> Sequence[str]:
+def best_at_lines(study: Study, history: History, limit: str, told: str) -> Sequence[str]:
+    """`told`: what was shown of this setting against the baseline."""
     one, text = best_at(study, history, limit)
     assert study.second_goal is not None
     first, first_interval, second, second_interval = _cells(one)
     return (
         f"{study.goal.metric} {first} ({first_interval}) at {study.second_goal.metric} {second} ({second_interval})",
-        f"  {text}; {count(one.runs, 'run')}, not a confirmed comparison",
+        f"  {text}; {count(one.runs, 'run')}; {told}",
         f"  changes from the baseline: {_changes(study, one)}",
     )
 

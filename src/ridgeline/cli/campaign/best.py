@@ -87,13 +87,15 @@ def _best_at(folder: Path, limit: str, as_json: bool) -> None:
     one, text = front.best_at(now.study, now.history, limit)
     point = json.loads(one.setting)
     chosen = now.answer.candidate
-    confirmed = point == now.study.baseline or (now.answer.confirmed and chosen is not None and point == chosen.point)
+    confirmed = now.answer.confirmed and chosen is not None and point == chosen.point
+    of_baseline = point == now.study.baseline
     if as_json:
         print(json.dumps({**asdict(one), "setting": point, "told": text, "confirmed": confirmed}, indent=1), flush=True)
     else:
-        lines = [*front.best_at_lines(now.study, now.history, limit), "", *text_answer.yaml_lines(point)]
+        told = "confirmed" if confirmed else "the baseline" if of_baseline else "not a confirmed comparison"
+        lines = [*front.best_at_lines(now.study, now.history, limit, told), "", *text_answer.yaml_lines(point)]
         print("\n".join(lines), flush=True)
-    if not confirmed:
+    if not (confirmed or of_baseline):
         words = ",".join(f"{name}={value}" for name, value in point.items())
         raise NothingFound(
             f"{folder}: no fresh runs compared this setting with the baseline; to do so: ridgeline compare STUDY "
