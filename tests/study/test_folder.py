@@ -164,7 +164,7 @@ def test_what_a_site_brings_to_the_program_is_a_part_of_the_question(source, tmp
     if not named:
         require_same_question(made.load(), before)
         return
-    with pytest.raises(StoreError, match=f"{named[0]} changed after"):
+    with pytest.raises(StoreError, match=f"study.yaml with .*sites/mine.yaml: {named[0]} changed after"):
         require_same_question(made.load(), before)
 
 

@@ -98,8 +98,10 @@ def require_same_question(file: StudyFile, before: Mapping[str, str]) -> None:
     held = [name for name in QUESTION if before and (name in before or name not in _LATER)]
     changed = [name for name in held if before.get(name) != now.get(name)]
     if changed:
+        of_site = file.site_path is not None and any(name.startswith("site.") for name in changed)
+        where = f"{file.path} with {file.site_path}" if of_site else file.path
         raise StoreError(
-            f"{file.path}: {', '.join(changed)} changed after the campaign began, so what was measured answers another "
+            f"{where}: {', '.join(changed)} changed after the campaign began, so what was measured answers another "
             "question; undo the change, or start a new study with `ridgeline tune`"
         )
 
