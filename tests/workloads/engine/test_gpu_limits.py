@@ -492,15 +492,18 @@ def test_what_a_person_pastes_sets_the_limits_and_no_flag_of_the_engine(tmp_path
             trial(asked, **settings), tmp_path / "run").command,
     }  # fmt: skip
     text = shown[face]({POWER_LIMIT: 500, CLOCK: 1500})
-    assert "nvidia-smi --power-limit=500" in text
-    assert "nvidia-smi --lock-gpu-clocks=1500,1500" in text
+    assert "--power-limit=500" in text
+    assert "--lock-gpu-clocks=1500,1500" in text
     assert "--gpu-" not in text
     assert "nvidia-smi" not in workload.paste({POWER_LIMIT: "default", CLOCK: "default"})
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_a_pasted_server_gives_gpus_back_when_it_ends(tmp_path: Path, gpu: StandInGpu, shell: str) -> None:
+def test_a_pasted_server_gives_gpus_back_when_it_ends(
+    tmp_path: Path, gpu: StandInGpu, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
     gpu.set(limit="650.00")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUID)
     asked = study(tmp_path, "sglang-serve", {POWER_LIMIT: [500], CLOCK: [1500]}, goal="output_tok_s")
     text = sglang_serve(asked).paste({POWER_LIMIT: 500, CLOCK: 1500})
     done = subprocess.run([shell, "-c", text], cwd=tmp_path, check=False, capture_output=True, text=True, timeout=60)
@@ -508,3 +511,4 @@ def test_a_pasted_server_gives_gpus_back_when_it_ends(tmp_path: Path, gpu: Stand
     assert gpu.told == [
         "--power-limit=500", "--lock-gpu-clocks=1500,1500", "--power-limit=650.00", "--reset-gpu-clocks"
     ]  # fmt: skip
+    assert all(f"--id={UUID}" in call for call in (tmp_path / "bin" / "calls").read_text().splitlines()), "not others'"

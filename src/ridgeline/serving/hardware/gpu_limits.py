@@ -87,10 +87,16 @@ def limit_commands(settings: Mapping[str, Value | None]) -> list[str]:
 
 
 def held_while_pasted(settings: Mapping[str, Value | None]) -> list[str]:
-    """Lines before a pasted server, in a shell of its own, that also give GPUs back when it ends."""
-    now = "$(nvidia-smi --query-gpu=power.limit --format=csv,noheader,nounits | head -n 1)"
-    undo = {POWER_LIMIT: f"nvidia-smi --power-limit={now}", CLOCK: "nvidia-smi --reset-gpu-clocks"}
-    if not (commands := limit_commands(settings)):
+    """Lines before a pasted server, in a shell of its own, that also give each GPU its own limit back when it ends."""
+    asked, ours = asked_limits(settings), "nvidia-smi ${CUDA_VISIBLE_DEVICES:+--id=$CUDA_VISIBLE_DEVICES}"
+    if not asked:
         return []
-    # not every sh heeds EXIT when it is interrupted
-    return [f'trap "{"; ".join(undo[name] for name in asked_limits(settings))}" EXIT HUP INT TERM', *commands]
+    each = 'while read -r gpu watts; do nvidia-smi --id="${gpu%,}" --power-limit="$watts"; done'
+    undo = {POWER_LIMIT: f'echo "$limits" | {each}', CLOCK: f"{ours} --reset-gpu-clocks"}
+    before = [f"limits=$({ours} --query-gpu=uuid,power.limit --format=csv,noheader,nounits)"]
+    return [
+        *(before if POWER_LIMIT in asked else ()),
+        # not every sh heeds EXIT when it is interrupted
+        f"trap '{'; '.join(undo[name] for name in asked)}' EXIT HUP INT TERM",
+        *(command.replace("nvidia-smi", ours) for command in limit_commands(settings)),
+    ]
