@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from ridgeline.serving.load.bench import BenchResult, bench
-from ridgeline.serving.load.flow import Stretch, backlog_of, flow_of
 from ridgeline.serving.load.session import BenchOptions, plan_from
+from ridgeline.serving.traffic.flow import Stretch, backlog_of, flow_of
 from ridgeline.serving.traffic.requests import RequestRecord
 from ridgeline.serving.verbs.bench import _result_text
 from tests.load.queueing import BatchServer, Served

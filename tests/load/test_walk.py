@@ -9,10 +9,10 @@ import pytest
 
 from ridgeline.serving.load.bench import BenchPlan
 from ridgeline.serving.load.edge import Edge, GoodputTerms, Probe, ProbeVerdict, judge_probe
-from ridgeline.serving.load.flow import Stretch
 from ridgeline.serving.load.goodput import GoodputSearch, find_goodput
 from ridgeline.serving.load.session import BenchOptions, plan_from
 from ridgeline.serving.load.stream import StreamView
+from ridgeline.serving.traffic.flow import Stretch
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, summarise
 from ridgeline.serving.traffic.traffic import ClosedLoop, OpenLoop
 

@@ -82,3 +82,36 @@ def test_a_way_that_part_of_another_outdoes_is_not_simulated(
     goodput_s = times_its_bound * simulated.bound_s
     option = SimpleNamespace(meets=True, scheme=simulated, goodput_s=goodput_s)
     assert _beats(option, asked, None) == beaten  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("limits", [[], ["ttft_p95_ms=1e9"]])
+def test_a_rate_that_no_run_would_end_at_is_not_kept(limits: list[str]) -> None:
+    """A run ends: where no limit shows its queue, the requests that it completes have to."""
+    plan = answer_plan("llama-8b", "h200", 1, 1, "fixed:500:50", rate_s=5000, slos=limits)
+    (best,) = plan.choices
+    done_s = best.option.summary.requests_s
+    assert not best.option.meets and not best.as_json()["keeps_up"]
+    assert best.option.capacity_s == pytest.approx(done_s, rel=0.1)
+    assert best.option.goodput_s <= best.option.capacity_s
+    assert f"carries {best.option.capacity_s:,.4g} of 5,000 requests/s" in plan_text(plan)
+    within = answer_plan("llama-8b", "h200", 1, 1, "fixed:500:50", rate_s=0.9 * best.option.capacity_s, slos=limits)
+    assert within.choices[0].option.meets
+
+
+def test_what_gpus_sustain_is_said_of_the_best_of_all_choices() -> None:
+    asked = {"rate_s": 5000, "slos": ["ttft_p95_ms=500"]}
+    able = [c.option.capacity_s or 0.0 for c in answer_plan("llama-8b", "h200", 1, 4, "fixed:1000:20", **asked).choices]
+    assert len(able) > 1 and able == sorted(able, reverse=True)
+
+
+@pytest.mark.parametrize("users", [1, 3])
+def test_a_closed_loop_has_as_many_requests_at_once_as_were_asked_for(users: int) -> None:
+    """By Little's law, however many copies of an engine there are."""
+    for choice in answer_plan("llama-8b", "h200", 1, 4, "fixed:500:50", concurrency=users).choices:
+        e2e_ms = choice.option.summary.e2e_ms
+        assert e2e_ms and choice.option.requests_s * e2e_ms.mean / 1000 == pytest.approx(users, rel=0.05)
+
+
+def test_ttft_takes_off_at_once_where_one_request_is_late() -> None:
+    (best,) = answer_plan("llama-8b", "h200", 1, 1, "fixed:500:50", slos=["ttft_p95_ms=0.5"]).choices
+    assert best.option.knee and best.option.knee.batch == 0

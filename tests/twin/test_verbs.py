@@ -34,6 +34,14 @@ def test_simulate_prints_one_document(capsys):
     assert answer["origin"] == "modelled"
 
 
+@pytest.mark.parametrize(("rate", "piles_up"), [("5", False), ("60", True)])
+def test_simulate_says_where_requests_pile_up(capsys, rate: str, piles_up: bool):
+    words = ["--model", "llama-8b", "--gpu", "h100", "--gpus-per-node", "1", "--max-running-requests", "4"]
+    words += ["--traffic", "fixed:100:10", "--requests", "600", "--rate", rate]
+    assert json.loads(call(capsys, "twin", "simulate", *words, "--json"))["flow"]["saturated"] is piles_up
+    assert ("load        saturated: " in call(capsys, "twin", "simulate", *words)) is piles_up
+
+
 def test_simulate_knows_groups(capsys):
     words = ["--prefill-groups", "3x3", "--decode-groups", "1x4", "--traffic", "fixed:2000:20", "--requests", "16"]
     text = call(capsys, "twin", "simulate", "--model", "deepseek-v3", "--gpu", "h800", *words)

@@ -14,10 +14,10 @@ from ridgeline.records.exhibit import Shown, TextTable
 from ridgeline.serving.load.cache_hits import CacheHits, counters_of, hits_by_answers, hits_by_counters
 from ridgeline.serving.load.discover import Server, discover
 from ridgeline.serving.load.fidelity import Fidelity, gaps_by_microsecond, judge
-from ridgeline.serving.load.flow import Flow, Stretch, flow_of
 from ridgeline.serving.load.wire.endpoint import Endpoint
 from ridgeline.serving.load.workers.assignment import Assignment, LoadResult
 from ridgeline.serving.load.workers.worker import run_worker
+from ridgeline.serving.traffic.flow import Flow, Stretch, flow_of
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, summarise
 from ridgeline.serving.traffic.session_summary import SessionSummary, summarise_sessions
 from ridgeline.serving.traffic.traffic import (
@@ -54,7 +54,7 @@ def _notes_on(plan: BenchPlan, server: Server, out: LoadResult, summary: Summary
     notes += _count_notes(good)
     if stream and good and not events:
         notes.append("the server answered in one piece although a stream was asked for: no TTFT, no ITL")
-    notes += [text] if (text := _backlog_note(summary, flow)) else []
+    notes += [text] if flow and (text := flow.doubt(summary.e2e_ms)) else []
     if out.stats.clock_steps:
         notes.append(f"the wall clock was moved {out.stats.clock_steps} times; all times are on the monotonic clock")
     if 0 < len(good) < 100:
@@ -76,18 +76,6 @@ def _count_notes(good: Sequence[RequestRecord]) -> list[str]:
             "sent cannot be: input tokens are counted by the words"
         )
     return notes
-
-
-def _backlog_note(summary: Summary, flow: Flow | None) -> str:
-    if flow is None or summary.e2e_ms is None or flow.saturated is False:
-        return ""
-    rates = f"{flow.offered_s:.4g} requests/s were offered and {flow.completed_s:.4g}/s completed"
-    if flow.saturated:
-        return f"saturated: {rates}, so the queue grew all through the run; its latencies would grow with its length"
-    return (
-        f"{rates} in {flow.window_s:.3g} s: too short for requests of {summary.e2e_ms.p50 / 1e3:.3g} s to show "
-        f"whether the server keeps up; send for {6 * summary.e2e_ms.p90 / 1e3:.2g} s or longer"
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from ridgeline.records.json_form import NOT_IN_JSON, JsonForm, also_in_json, dig
 from ridgeline.records.measurement import unit_of
 from ridgeline.serving.load.bench import summary_of
 from ridgeline.serving.load.fidelity import add_gaps, gaps_by_microsecond
-from ridgeline.serving.load.flow import Backlog, Stretch, backlog_of
 from ridgeline.serving.load.stream import StreamView
 from ridgeline.serving.load.workers.assignment import UNDER_WAY
+from ridgeline.serving.traffic.flow import Backlog, Stretch, backlog_of
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Spread, Summary
 
 # One load of a search for the most that a server carries, and what is seen of it.

@@ -24,6 +24,7 @@ MOST_REQUESTS, _MOST_OFFLINE = 8000, 4000
 _STAYS = 8.0
 # An engine is planned to run at this share of the rate at which it would just keep the limits.
 _HEADROOM = 0.9
+_OVERLOAD, _UNSEEN = 1.25, 0.03  # more than step times allow; what a queue may grow by before a limit shows it
 _WORTH = 1.02  # smaller prefill steps must serve so many times as much
 
 
@@ -54,6 +55,8 @@ class Option:
     joules_per_output_token: float | None = None  # None: the GPU's limit of power is not known
     knee: Knee | None = None
     reach: str = ""  # how far the calibration holds for this layout
+    keeps_up: bool = True  # with the rate; requests pile up otherwise
+    users: int | None = None  # of a closed loop
 
     @property
     def layout(self) -> Layout:
@@ -68,21 +71,32 @@ class Option:
         requests would be counted: there it is the capacity at most.
         """
         if self.rate_s is None:
-            return self.summary.requests_s * self.scheme.slices * _share_within(self.summary)
+            return self.requests_s * _share_within(self.summary)
         good_s = self.rate_s * _share_within(self.summary)
         return min(good_s, self.capacity_s) if self.overloaded and self.capacity_s else good_s
 
     @property
+    def _times(self) -> float:
+        """The whole, in slices that are as busy as the one that was simulated."""
+        return self.scheme.slices if self.users is None else self.users / self.scheme.users_each(self.users)
+
+    @property
+    def requests_s(self) -> float:
+        """Requests per second of the run; a short one fills and drains."""
+        return self.summary.requests_s * self._times
+
+    @property
     def overloaded(self) -> bool:
         """More is offered than the limits allow."""
-        return self.rate_s is not None and self.capacity_s is not None and self.rate_s > self.capacity_s
+        able_s = math.inf if self.capacity_s is None else self.capacity_s
+        return not self.meets and self.rate_s is not None and self.rate_s > able_s
 
     @property
     def total_tok_s(self) -> float:
         if self.rate_s is not None and self.summary.requests and not self.overloaded:
             q = self.scheme.question
             return self.rate_s * (q.input_tokens + q.output_tokens) * self.summary.ok / self.summary.requests
-        return self.summary.total_tok_s * self.scheme.slices
+        return self.summary.total_tok_s * self._times
 
     @property
     def gpu_hours_per_million(self) -> float | None:
@@ -117,7 +131,18 @@ class Option:
 
     @property
     def meets(self) -> bool:
-        return keeps_limits(self.summary)
+        return keeps_limits(self.summary) and self.keeps_up
+
+    @property
+    def shortfall(self) -> str:
+        """What a choice that does not meet its limits does instead."""
+        if self.broken:
+            return f"breaks {', '.join(map(str, self.broken))}, at worst {self.summary.overshoot:.3g} times its limit"
+        if not self.keeps_up:
+            return f"carries {self.capacity_s:,.4g} of {self.rate_s:,.4g} requests/s, so that they pile up"
+        if self.summary.ok < self.summary.requests:
+            return f"fails {self.summary.requests - self.summary.ok} of {self.summary.requests} requests"
+        return "keeps them by its percentiles, but not in as many single requests"
 
     @property
     def margin_bytes(self) -> float:
@@ -169,7 +194,8 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
         rate_s = _HEADROOM * capacity if capacity > 0 else 0.05 * scheme.shape.rate_s * scheme.copies
         sent = _share(traffic, scheme, rate_s)
     elif isinstance(pace, ClosedLoop):
-        each = max(1, pace.concurrency // scheme.slices)
+        scheme = scheme.with_slices(min(scheme.slices, pace.concurrency))  # more have nothing to do
+        each = scheme.users_each(pace.concurrency)
         sent = replace(traffic, pace=ClosedLoop(each), requests=min(traffic.requests, max(200, 4 * each)))
     else:
         # not fewer: a shorter offline run is slower for its longer tail
@@ -184,6 +210,8 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
         run.gpu_power_w,
         run.joules_per_output_token,
         reach=run.reach,
+        users=traffic.concurrency,
+        keeps_up=not capacity or rate_s is None or rate_s <= capacity or not _hides_queues(scheme, sent),
     )
 
 
@@ -233,6 +261,18 @@ def _mixed_chunk(unit: Unit) -> int:
     return 0
 
 
+def _hides_queues(scheme: Scheme, sent: Traffic) -> bool:
+    """Whether a server that falls behind by _UNSEEN of this load would still keep its limits until the run ends."""
+    assert isinstance(sent.pace, OpenLoop)
+    limit_s = scheme.question.limit_s("ttft", "e2e")
+    return limit_s is None or limit_s > _UNSEEN * sent.requests / sent.pace.rate_s
+
+
+def _completed_s(scheme: Scheme, sent: Traffic) -> float:
+    """Requests per second that the whole scheme completes of more than it can."""
+    return scheme.slices * scheme.run_within(sent, math.inf).summary.requests_s
+
+
 def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
     """Requests per second of the whole scheme that keep every limit; zero when a trickle, or `least_s`, breaks one."""
     guess = scheme.bound_s
@@ -241,16 +281,22 @@ def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
 
     def keeps(rate_s: float) -> bool:
         try:
-            return keeps_limits(scheme.summary(_share(traffic, scheme, rate_s), most_late))
+            run = scheme.run_within(_share(traffic, scheme, rate_s), most_late)
         except TooLate:
             return False
+        return keeps_limits(run.summary)
 
     if least_s and not keeps(least_s):
         return 0.0
-    good, bad = least_s, 1.25 * max(guess, least_s)
+    good, bad = least_s, _OVERLOAD * max(guess, least_s)
+    flood = _share(traffic, scheme, bad)
+    if _hides_queues(scheme, flood):
+        bad = min(bad, _completed_s(scheme, flood))
+        if bad <= least_s or keeps(bad):
+            return bad if bad > least_s else 0.0
     # runs of a large cluster are long, and its figures no surer for it
     large = _share(traffic, scheme, guess).requests >= MOST_REQUESTS
-    rate, halvings = 0.7 * guess, 2 if large else 3
+    rate, halvings = 0.7 * min(guess, bad), 2 if large else 3
     if good == 0.0 and isinstance(scheme.shape, Pair):
         # a split mostly comes near to what its steps allow: its first halving is tried without the lower end
         middle = math.sqrt(rate * bad)

@@ -47,6 +47,8 @@ def _with_knee(option: Option) -> Option:
 
     cap = scheme.main.cap * scheme.slices * max(1, scheme.parts[1])
     batch = max(1, scheme.slices)
+    if not keeps(batch):
+        return replace(option, knee=Knee(0, tokens[0], "prefill speed"))
     while batch < 4 * cap and keeps(2 * batch):
         batch *= 2
     low, high = batch, 2 * batch
@@ -165,6 +167,7 @@ class Choice:
             "kind": "disaggregated" if pair else "colocated",
             "gpus": o.scheme.gpus,
             "meets_slo": o.meets,
+            "keeps_up": o.keeps_up,
             "broken_slos": [str(s) for s in o.broken],
             "goodput": round(o.goodput_s, 4),
             "offered_rate": None if o.rate_s is None else round(o.rate_s, 4),
@@ -315,7 +318,9 @@ def _rank(option: Option, *, sized: bool, least_energy: bool) -> tuple[float, ..
     joules = option.joules_per_output_token if least_energy else None
     if option.meets:
         return 0, joules or 0.0, gpus, round(goodput, 2), option.scheme.loss(), ttft
-    return 1, round(goodput, 2), round(option.summary.overshoot, 2), gpus, option.scheme.loss(), ttft
+    # beyond its capacity a run's goodput is that of its first requests
+    able = -(option.capacity_s or 0.0) if sized else 0.0
+    return 1, round(able, 2), round(goodput, 2), round(option.summary.overshoot, 2), gpus, option.scheme.loss(), ttft
 
 
 def _without_doubtful_splits(options: list[Option], verdict: SplitVerdict) -> list[Option]:
@@ -342,7 +347,7 @@ def _choice(number: int, option: Option, on_front: bool, traffic: Traffic, longe
     e2e_s = option.summary.e2e_ms.mean / 1000 if option.summary.e2e_ms else 0.0
     ttft_s = option.summary.ttft_ms.mean / 1000 if option.summary.ttft_ms else 0.0
     # what is under way by Little's law; the rate of a short run would count its filling and draining
-    rate_s = option.summary.requests_s * scheme.slices if option.rate_s is None else option.rate_s
+    rate_s = option.requests_s if option.rate_s is None else option.rate_s
     decoding = rate_s * max(0.0, e2e_s - ttft_s)
     running = min(scheme.main.cap * engines, max(1, round(decoding)))
     point = LintPoint(running, q.context_tokens, longest)

@@ -15,9 +15,8 @@ from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout, disaggregated
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, units
-from ridgeline.serving.traffic.requests import Summary
 from ridgeline.serving.traffic.traffic import Traffic
-from ridgeline.serving.twin.simulate import SimulationResult, simulate, summary_of
+from ridgeline.serving.twin.simulate import EndedRun, SimulationResult, run_within, simulate
 
 # Which prefill and decode groups are worth simulating together.
 #
@@ -205,13 +204,17 @@ class Scheme:
             decode_settings=shape.decode.settings,
         )
 
+    def users_each(self, users: int) -> int:
+        """Of a closed loop, those of the slice that has most."""
+        return -(-users // self.slices)
+
     def run(self, traffic: Traffic) -> SimulationResult:
         """One slice under its own traffic."""
         return simulate(self.deployment(), traffic, self.question.calibration, self.question.slos)
 
-    def summary(self, traffic: Traffic, most_late: float) -> Summary:
-        """That of `run`, or TooLate as soon as TTFT limits are lost (`summary_of`)."""
-        return summary_of(self.deployment(), traffic, self.question.calibration, self.question.slos, most_late)
+    def run_within(self, traffic: Traffic, most_late: float) -> EndedRun:
+        """That of `run`, or TooLate as soon as TTFT limits are lost."""
+        return run_within(self.deployment(), traffic, self.question.calibration, self.question.slos, most_late)
 
     def with_slices(self, slices: int) -> Scheme:
         if not isinstance(self.shape, Pair):

@@ -236,7 +236,7 @@ def _pace(option: Option, traffic: Traffic) -> list[str]:
         if isinstance(traffic.pace, OpenLoop) and traffic.pace.burstiness != 1:
             lines.append(f"burstiness: {traffic.pace.burstiness:g}")
         return lines
-    return [f"concurrency: {max(1, traffic.concurrency // slices)}"] if traffic.concurrency is not None else []
+    return [f"concurrency: {option.scheme.users_each(traffic.concurrency)}"] if traffic.concurrency is not None else []
 
 
 def _limit_s(option: Option, traffic: Traffic) -> int:

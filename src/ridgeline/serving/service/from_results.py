@@ -266,10 +266,10 @@ def deployable_text(plan: Plan, file: str) -> str:
     """The deployment file of the first choice. NothingFound where it would not keep the limits it was planned for."""
     best, question = plan.choices[0].option, plan.question
     if not best.meets:
-        limits = ", ".join(map(str, best.broken or question.slos))
         raise NothingFound(
-            f"--deploy {file}: not written, as no layout on {question.cluster} keeps {limits} (the nearest is "
-            f"{best.layout}); relax that limit, lower the rate, shorten prompts or answers, or plan with more GPUs"
+            f"--deploy {file}: not written, as no layout on {question.cluster} is good enough (the nearest, "
+            f"{best.layout}, {best.shortfall}); relax that limit, lower the rate, shorten prompts or "
+            "answers, or plan with more GPUs"
         )
     head = f"# `ridgeline service check {shlex.quote(file)}` shows every command; name your model's folder and site\n"
     if (

@@ -20,6 +20,7 @@ from ridgeline.serving.engines.releases import release_text, release_written
 from ridgeline.serving.engines.settings import Applied, acceptance_assumed, resolve
 from ridgeline.serving.hardware.cluster import GIB
 from ridgeline.serving.model.model import Model
+from ridgeline.serving.traffic.flow import Flow, flow_of
 from ridgeline.serving.traffic.lengths import Fixed
 from ridgeline.serving.traffic.replay import Replay
 from ridgeline.serving.traffic.requests import RequestRecord, Slo, Summary, stated_rows, summarise
@@ -104,6 +105,7 @@ class SimulationResult(JsonForm, Shown):
     )  # what the bounds rest on
     engines: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # what each role's engine applies
     energy: Energy | None = field(default=None, metadata=NOT_IN_JSON)  # None: the GPU's limit of power is not known
+    flow: Flow | None = None  # of requests that are sent whether others were answered or not
     origin: Origin = field(default="modelled", init=False)
 
     @property
@@ -143,10 +145,15 @@ class SimulationResult(JsonForm, Shown):
         """First token of the request that waited longest, which bench_one_batch_server reports as TTFT."""
         return _longest_ttft_s(self.records)
 
+    @property
+    def keeping_up(self) -> str:
+        """What speaks against latencies of so short a run; empty where nothing does."""
+        return self.flow.doubt(self.summary.e2e_ms) if self.flow else ""
+
     def shown(self) -> TextTable:
         known = "calibrated" if self.calibrated else "not calibrated"
         title = f"modelled, {known}: {self.summary.ok} of {self.summary.requests} requests, memory {self.verdict}"
-        notes = tuple(text for text in (self.reach, *self.notes, *self.assumed) if text)
+        notes = tuple(text for text in (self.keeping_up, self.reach, *self.notes, *self.assumed) if text)
         energy = {name: getattr(self, name) for name in ENERGY_FIGURES}
         rows = (*self.summary.rows(self.interval), *stated_rows(energy, self.interval))
         return TextTable(title, ("", "predicted", "9 of 10 lie in"), rows, notes=notes)
@@ -222,25 +229,13 @@ def result_of(
             *_in_step(traffic),
         ),
         reach=known.line or doubts.validation.line,
+        flow=run.flow,
         # engines of a role are equal, and those that prefill come first
         engines={
             role: _applied(engine, role, deployment)
             for role, engine in zip(deployment.layout.roles, (engines[0], engines[-1]), strict=False)
         },
     )
-
-
-@no_collection()
-def summary_of(
-    deployment: Deployment,
-    traffic: Traffic,
-    calibration: Calibration,
-    slos: Sequence[Slo],
-    most_late: float,
-) -> Summary:
-    """The summary of `simulate`, for those who ask for nothing else. Raises TooLate once first tokens beyond a limit of
-    `slos` are more than `most_late` of all requests."""
-    return run_to_end(deployment, traffic, calibration, slos, most_late=most_late).summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +252,26 @@ class EndedRun:
     unsent: Mapping[int, int]
     summary: Summary
     cut: tuple[str, ...]  # what was done to the traffic
+
+    @property
+    def flow(self) -> Flow | None:
+        """None where users wait for answers, or everything is sent at once."""
+        last_s = max(r.scheduled_s for r in self.records)
+        waits = self.traffic.concurrency is not None or any(a.after for a in self.arrivals)
+        return None if waits or not last_s else flow_of(self.records, last_s)
+
+
+@no_collection()
+def run_within(
+    deployment: Deployment,
+    traffic: Traffic,
+    calibration: Calibration,
+    slos: Sequence[Slo],
+    most_late: float,
+) -> EndedRun:
+    """The run of `simulate`, for those who ask no more of it. Raises TooLate once first tokens beyond a limit of `slos`
+    are more than `most_late` of all requests."""
+    return run_to_end(deployment, traffic, calibration, slos, most_late=most_late)
 
 
 def run_to_end(

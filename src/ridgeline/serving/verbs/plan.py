@@ -107,10 +107,8 @@ def plan(
         print(verdict_text(answer) if verdict else plan_text(answer, gpu_hour), *further, sep="\n", flush=True)
     best = answer.choices[0].option
     if not best.meets:
-        broken = ", ".join(map(str, best.broken))
-        raise NothingFound(
-            f"no way to serve it keeps every limit: #1 breaks {broken}; raise a limit, or give more GPUs"
-        )
+        remedy = "lower the rate" if best.overloaded else "raise a limit"
+        raise NothingFound(f"no way to serve it is good enough: #1 {best.shortfall}; {remedy}, or give more GPUs")
 
 
 def _question(plan: Plan) -> str:
@@ -198,8 +196,8 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
         "",
     ]
     best = plan.choices[0]
-    if not best.option.meets and q.slos:
-        nearest = f"no layout keeps every limit; nearest is #1, {_breach(best.option)}"
+    if not best.option.meets:
+        nearest = f"no layout keeps {'every limit' if q.slos else 'up'}; nearest is #1, which {best.option.shortfall}"
         lines += [nearest, *_way_out(plan.choices), ""]
     said = from_results.printed(best)
     lines += [*_details(best, said.lint), *_safer(plan.choices)]
@@ -242,15 +240,9 @@ def _way_out(choices: Sequence[Choice]) -> list[str]:
     if not able:
         return ["  relax that limit, shorten prompts or answers, or use faster GPUs"]
     most = max(able, key=lambda c: c.option.capacity_s or 0.0)
-    carried = f"  these GPUs can sustain {most.option.capacity_s:.3g} requests/s within the limits (#{most.rank})"
+    within = " within the limits" if most.option.summary.slos else ""
+    carried = f"  these GPUs can sustain {most.option.capacity_s:.3g} requests/s{within} (#{most.rank})"
     return [f"{carried}: lower the rate, or add GPUs"]
-
-
-def _breach(option: Option) -> str:
-    broken = ", ".join(map(str, option.broken))
-    if not broken:
-        return "whose percentiles keep them, but too many single requests do not"
-    return f"which breaks {broken}, at worst {option.summary.overshoot:.3g} times its limit"
 
 
 def _speeds(choices: tuple[Choice, ...]) -> list[str]:
@@ -272,7 +264,8 @@ def _speeds(choices: tuple[Choice, ...]) -> list[str]:
         )
     legend = ["  * no other is better in all of GPUs, goodput, TTFT, ITL and what a dead GPU costs"]
     if not all(c.option.meets for c in choices):
-        legend.append("  ! a limit is broken")
+        piled = "" if all(c.option.keeps_up for c in choices) else ", or requests pile up"
+        legend.append(f"  ! a limit is broken{piled}")
     return [*aligned(rows, left=(0, 1)), *legend]
 
 

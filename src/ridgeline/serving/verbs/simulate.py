@@ -113,6 +113,7 @@ def _simulation_text(title: str, result: SimulationResult) -> str:
     if s.goodput_s is not None:
         held = ", ".join(f"{slo} {'holds' if s.holds(slo) else 'broken'}" for slo in s.slos)
         lines.append(f"  goodput     {s.goodput_s:10.2f} requests/s   {held}")
+    lines += [f"  load        {result.keeping_up}"] if result.keeping_up else []
     lines += [f"  reach       {result.reach}"] if result.reach else []
     lines += [f"  left out    {note}" for note in result.notes]
     lines += [f"  assumed     {note}" for note in result.assumed]

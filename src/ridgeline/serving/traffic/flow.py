@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ridgeline.records.json_form import JsonForm, in_json
-from ridgeline.serving.traffic.requests import RequestRecord
+from ridgeline.serving.traffic.requests import RequestRecord, Spread
 
 # Until a third of the window has gone the server fills up; requests due in the last sixth may end on an emptying one.
 _RAMP_SHARE = 1 / 3
@@ -64,6 +64,20 @@ class Flow(JsonForm):
     drained_s: float = field(metadata=in_json("drained_requests_s"))
     drain_s: float
     saturated: bool | None
+
+    def doubt(self, e2e_ms: Spread | None) -> str:
+        """What it says against the run's latencies; empty where nothing."""
+        if e2e_ms is None or self.saturated is False:
+            return ""
+        rates = f"{self.offered_s:.4g} requests/s were offered and {self.completed_s:.4g}/s completed"
+        if self.saturated:
+            return (
+                f"saturated: {rates}, so the queue grew all through the run; its latencies would grow with its length"
+            )
+        return (
+            f"{rates} in {self.window_s:.3g} s: too short for requests of {e2e_ms.p50 / 1e3:.3g} s to show "
+            f"whether the server keeps up; send for {6 * e2e_ms.p90 / 1e3:.2g} s or longer"
+        )
 
 
 def flow_of(records: Sequence[RequestRecord], window_s: float, closed: bool = False) -> Flow:
