@@ -110,6 +110,15 @@ def test_without_a_limit_ttft_must_not_take_off(monkeypatch: pytest.MonkeyPatch)
     assert plan.limits[0].limit_ms == pytest.approx(5 * alone.p95, rel=0.01)
 
 
+def test_a_short_run_of_one_session_sets_no_limit() -> None:
+    """A short run of one session may hold no more than a prompt that is in the cache."""
+    ms = [
+        planner_sessions._Search(make.llama(), replace(chats(), duration_s=s), Calibration(), ()).alone_ms()
+        for s in (50.0, 2000.0)
+    ]
+    assert ms[0] == pytest.approx(ms[1], rel=0.1)
+
+
 def test_all_layouts_keep_the_same_limit() -> None:
     """A layout that is slow when it is alone holds no more sessions for that."""
     fast, slow = (planner_sessions._Search(make.llama(), chats(prompt), Calibration(), ()) for prompt in (4000, 16_000))

@@ -48,6 +48,8 @@ from ridgeline.serving.twin.simulate import (
 NEAR, _NEAR_TIER = 1.1, 1.25
 # Sessions to begin with where the pool has room for more: a run of many takes long.
 _FIRST_SESSIONS, MOST_SESSIONS = 64, 20_000
+# How often a run of one session is made twice as long to have requests enough for a p95.
+_DOUBLED = 6
 # A run lacks room for KV where it must compute this many times what others did of their prompts, and so much more.
 _MISSED_TIMES, _MISSED_MORE = 1.5, 0.02
 _OWN_WORK = 0.3  # of TTFT: a prompt that takes so much of it by itself is what is slow
@@ -317,14 +319,21 @@ class _Search:
         self.reach = ""
 
     def alone_ms(self) -> float:
-        """TTFT p95 of one session alone."""
-        ttft_ms = self.at(1).ttft_ms
+        """TTFT p95 of one session alone, and of the next ones where it has few requests."""
+        load, traffic = self.at(1), self.traffic
+        ttft_ms = load.ttft_ms
         if ttft_ms is None:
             raise InputError(
                 f"in {self.traffic.duration_s:g} s one session alone gets no answer after its first; plan a longer "
                 "--duration"
             )
-        return ttft_ms.p95
+        for _ in range(_DOUBLED):
+            if load.requests >= ENOUGH or traffic.duration_s is None:
+                break
+            traffic = replace(traffic, duration_s=2 * traffic.duration_s)
+            run = simulate(self.deployment, sessions_at_once(traffic, 1), self.calibration)
+            load = self._load(1, 0.0, run, traffic)
+        return (load.ttft_ms or ttft_ms).p95
 
     def keep(self, limit: Slo) -> None:
         """From now on loads must keep this too."""
@@ -345,7 +354,7 @@ class _Search:
                     deployment, settings=replace(deployment.settings, host_tier_size=tier, host_tier_ratio=0.0)
                 )
             result = simulate(deployment, sessions_at_once(self.traffic, sessions), self.calibration)
-            found = self.loads[tier, sessions] = self._load(sessions, tier, result)
+            found = self.loads[tier, sessions] = self._load(sessions, tier, result, self.traffic)
             self.reach = result.reach
         return found
 
@@ -382,8 +391,8 @@ class _Search:
             self.calibration.points > 0,
         )
 
-    def _load(self, sessions: int, tier: float, result: SimulationResult) -> SessionLoad:
-        whole_s = self.traffic.duration_s or result.summary.duration_s
+    def _load(self, sessions: int, tier: float, result: SimulationResult, traffic: Traffic) -> SessionLoad:
+        whole_s = traffic.duration_s or result.summary.duration_s
         from_s = min(_warm_s(result.records), whole_s / 2)
         sent = [record for record in result.records if record.sent_s >= from_s]
         ended = [r for r in result.records if r.end_s is not None and from_s <= r.end_s <= whole_s]
