@@ -60,7 +60,7 @@ def test_where_it_was_measured_it_is_as_sure_as_the_fit():
         (deployed("qwen3-32b"), 20, "another model than llama-8b"),
         (deployed(version=(0, 4, 10)), 20, "release 0.4.10, not 0.5.23"),
         (HOME, 400, "400 requests at once in an engine, not 2 to 40"),
-        (HOME, 0.5, "0 requests at once in an engine, not 2 to 40"),
+        (HOME, 0.5, "hardly a request at once in an engine, not 2 to 40"),
     ],
 )
 def test_what_is_new_is_named_and_widens(asked: Deployment, under_way: float, said: str):
