@@ -112,6 +112,20 @@ def test_a_closed_loop_has_as_many_requests_at_once_as_were_asked_for(users: int
         assert e2e_ms and choice.option.requests_s * e2e_ms.mean / 1000 == pytest.approx(users, rel=0.05)
 
 
+def test_one_request_keeps_one_engine_at_work() -> None:
+    for choice in answer_plan("llama-8b", "h200", 1, 4, "fixed:500:50", requests=1).choices:
+        assert choice.option.requests_s * choice.option.summary.duration_s == pytest.approx(1)
+
+
 def test_ttft_takes_off_at_once_where_one_request_is_late() -> None:
     (best,) = answer_plan("llama-8b", "h200", 1, 1, "fixed:500:50", slos=["ttft_p95_ms=0.5"]).choices
     assert best.option.knee and best.option.knee.batch == 0
+
+
+def test_a_plan_says_which_release_is_not_known_and_what_of_the_model_is_left_out() -> None:
+    plan = answer_plan("deepseek-r1", "h200", 1, 8, "fixed:500:50", engine="vllm:99", requests=50, top=1)
+    (newer,), (draft,) = plan.assumed, plan.question.model.notes
+    assert newer.startswith("99 is newer than vLLM") and "prediction layer" in draft
+    text = plan_text(plan)
+    assert f"assumed: {newer}" in text and f"left out: {draft}" in text
+    assert plan.as_json()["assumed"] == [newer] and plan.as_json()["notes"] == [draft]

@@ -198,8 +198,9 @@ def tried(scheme: Scheme, traffic: Traffic) -> Option:
         each = scheme.users_each(pace.concurrency)
         sent = replace(traffic, pace=ClosedLoop(each), requests=min(traffic.requests, max(200, 4 * each)))
     else:
+        scheme = scheme.with_slices(min(scheme.slices, traffic.requests))
         # not fewer: a shorter offline run is slower for its longer tail
-        sent = replace(traffic, requests=max(1, min(traffic.requests // scheme.slices, _MOST_OFFLINE)))
+        sent = replace(traffic, requests=min(traffic.requests // scheme.slices, _MOST_OFFLINE))
     run = scheme.run(sent)
     return Option(
         scheme,

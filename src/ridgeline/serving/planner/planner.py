@@ -28,7 +28,7 @@ from ridgeline.serving.traffic.requests import Slo, Spread
 from ridgeline.serving.traffic.traffic import AllAtOnce, AsRecorded, Fixed, OpenLoop, Traffic, dataset_of, parse_traffic
 from ridgeline.serving.twin.calibration import Calibration, read_calibration
 from ridgeline.serving.twin.energy import ENERGY_FIGURES
-from ridgeline.serving.twin.simulate import within_context
+from ridgeline.serving.twin.simulate import assumed_of, within_context
 
 # Without a TTFT limit, TTFT has taken off when it is this many times that of a lone request.
 TAKE_OFF = 5.0
@@ -210,7 +210,7 @@ class Plan(Shown):
     verdict: SplitVerdict
     asked: PlanRequest
     halves: Mapping[str, str] = field(default_factory=dict)  # studies of prefill alone and decode alone, by file name
-    assumed: tuple[str, ...] = ()  # what was done to the traffic before anything was asked about it
+    assumed: tuple[str, ...] = ()  # what nobody said, and what was done to the traffic before anything was asked
 
     def shown(self) -> TextTable:
         q = self.question
@@ -221,7 +221,9 @@ class Plan(Shown):
             for c in self.choices
         )  # fmt: skip
         head = ("#", "layout", "GPUs", "goodput", unit_of("total_tok_s"), "keeps every limit")
-        return TextTable(f"{q.model.name} on {q.cluster}: modelled, {known}", head, rows, notes=self.assumed)
+        return TextTable(
+            f"{q.model.name} on {q.cluster}: modelled, {known}", head, rows, notes=(*self.assumed, *q.model.notes)
+        )
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -236,6 +238,7 @@ class Plan(Shown):
             "speed_interval": list(self.choices[0].option.speed_ratios),
             "calibrated": self.question.calibration.points > 0,
             "assumed": list(self.assumed),
+            "notes": list(self.question.model.notes),
             "origin": "modelled",
             "cpu_s": self.cpu_s,
             "verdict": self.verdict.as_json(),
@@ -305,7 +308,7 @@ def answer_plan(asked: PlanRequest) -> Plan:
         verdict=verdict,
         asked=asked,
         halves={f"{unit.role}-alone.yaml": _half_study(unit, traffic, asked) for unit in halves},
-        assumed=(*question.model.assumed, *cut),
+        assumed=(*assumed_of(options[0].scheme.deployment()), *cut),
     )
 
 

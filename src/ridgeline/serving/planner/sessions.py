@@ -37,6 +37,7 @@ from ridgeline.serving.twin.cluster import CACHE_AWARE, POLICIES
 from ridgeline.serving.twin.served_runs import ENOUGH
 from ridgeline.serving.twin.simulate import (
     SimulationResult,
+    assumed_of,
     host_tier_gib,
     simulate,
     step_time,
@@ -163,6 +164,7 @@ class SessionsPlan(JsonForm, Shown):
         if any(load.requests < ENOUGH for load in self.loads):
             notes.append(f"p95 of fewer than {ENOUGH} requests says of how many; a longer --duration has more")
         notes += [f"reach: {self.reach}"] if self.reach else []
+        notes += [f"left out: {text}" for text in self.deployment.model.notes]
         rows = tuple(self._row(load) for load in self.loads)
         columns = ("sessions", "TTFT p50", "TTFT p95", "TPOT p50", "hit GPU", "hit host", unit_of("requests_s"), "")
         what = ", ".join(filter(None, (str(self.deployment), self.routing)))
@@ -306,7 +308,7 @@ class _Search:
             raise InputError("sessions are planned for engines that both prefill and decode; leave the groups out")
         self.traffic, cut = within_context(traffic, deployment.model)
         self.times, _, pool = step_time(deployment, deployment.layout, "both", calibration)
-        self.assumed = (*deployment.model.assumed, *tier_assumed(deployment, self.times.applied), *cut)
+        self.assumed = (*assumed_of(deployment), *tier_assumed(deployment, self.times.applied), *cut)
         self.rank_tokens = pool // deployment.layout.attn_dp
         self.pool_tokens = pool * deployment.layout.dp
         rows = [row for row in self.traffic.arrivals() if row.session is not None]

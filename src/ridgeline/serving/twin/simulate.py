@@ -222,8 +222,7 @@ def result_of(
         calibrated=calibration.points > 0,
         notes=deployment.model.notes,
         assumed=(
-            *deployment.model.assumed,
-            *_assumed(deployment),
+            *assumed_of(deployment),
             *tier_assumed(deployment, engines[-1].applied),
             *run.cut,
             *_in_step(traffic),
@@ -386,7 +385,8 @@ def _cache_use(engines: Sequence[Engine]) -> CacheUse:
     return CacheUse(*(sum(column) for column in zip(*found, strict=True)))
 
 
-def _assumed(deployment: Deployment) -> tuple[str, ...]:
+def assumed_of(deployment: Deployment) -> tuple[str, ...]:
+    """What nobody said of a model and its engine, and every figure of them rests on."""
     settings = deployment.role_settings("both" if deployment.layout.decode is None else "decode")
     found = []
     if settings.version > release_written(settings.engine, settings.version):
@@ -395,7 +395,7 @@ def _assumed(deployment: Deployment) -> tuple[str, ...]:
         found.append(f"{asked} is newer than {newest}, the newest release that is known, and is taken to run like it")
     if settings.draft_tokens > 1 and settings.accept_length is None:
         found.append(acceptance_assumed(deployment.model, settings))
-    return tuple(found)
+    return (*deployment.model.assumed, *found)
 
 
 def host_tier_gib(deployment: Deployment, applied: Applied) -> float:

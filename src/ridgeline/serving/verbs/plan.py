@@ -84,7 +84,7 @@ def plan(
     With --rate the fewest GPUs that keep every limit come first, else the most requests per second. --out DIR writes
     commands.txt and study.yaml for each choice.
 
-    Exit code 1: the model does not fit, or no choice keeps every limit.
+    Exit code 1: the model does not fit, or no choice keeps every limit and up with --rate.
 
     Example: ridgeline plan --model deepseek-r1 --gpu h200 --nodes 2 --traffic fixed:313:194 --slo ttft_p95_ms=2000
     --slo itl_p95_ms=50
@@ -193,6 +193,7 @@ def plan_text(plan: Plan, gpu_hour: float | None = None) -> str:
         *_costs(plan.choices, gpu_hour),
         f"  ways to serve compared by step times: {plan.considered:,}; simulated: {plan.simulated}",
         *_no_split(plan),
+        *(f"  left out: {note}" for note in q.model.notes),
         "",
     ]
     best = plan.choices[0]
