@@ -190,7 +190,7 @@ def test_limits_of_gpus_are_settings_of_their_own_and_a_wrong_one_refuses_its_se
     assert held.mean < free.mean  # type: ignore[union-attr,operator]
     assert held.high / held.low > free.high / free.low  # type: ignore[union-attr,operator]
     assert "gpu_power_limit: 'much' is no limit" in str(told.refusal(settings(gpu_power_limit="much")))
-    assert "\nnvidia-smi --power-limit=400\n" in told.paste(settings(gpu_power_limit=400))
+    assert "} --power-limit=400\n" in told.paste(settings(gpu_power_limit=400))
 
 
 def test_a_doubt_is_no_refusal(twin: TwinWorkload) -> None:
