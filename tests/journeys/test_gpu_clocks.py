@@ -34,7 +34,7 @@ def test_the_clock_that_was_found_goes_along_to_where_it_is_served(tmp_path: Pat
     (tmp_path / "study.yaml").write_text(STUDY)
     done = command_line.ridgeline("tune", tmp_path / "study.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert f"\n{LOCKED}\n" in done.stdout
+    assert " --lock-gpu-clocks=1200,1200\n" in done.stdout
     best = command_line.ridgeline("best", tmp_path / "studies" / "clocks", "--deploy", tmp_path / "served.yaml")
     assert best.returncode == 0, best.stderr
     file = (tmp_path / "served.yaml").read_text()

@@ -174,14 +174,14 @@ def test_an_old_folder_reads_as_it_was_run(tmp_path: Path) -> None:
     folder = tmp_path / "old"
     folder.mkdir()
     shutil.copy(_study(tmp_path, "[2.9, 2.10]", "baseline: {k: 2.9}"), folder / "study.yaml")
-    tree = read_study_file(folder / "study.yaml").tree
-    before = asked(tree, written=False)
+    file = read_study_file(folder / "study.yaml")
+    before = asked(file, written=False)
     (folder / "journal.jsonl").write_text(
         json.dumps({"event": "opened", "kind": "search", "question": {}, "asked": before}) + "\n"
     )
     assert StudyFolder(folder).load().study.space.by_name["k"].values == (2.1, 2.9)  # type: ignore[union-attr]
-    require_same_question(folder / "study.yaml", tree, before)
-    now = asked(tree)
+    require_same_question(file, before)
+    now = asked(file)
     (tmp_path / "edited.yaml").write_text((folder / "study.yaml").read_text().replace("2.10", "2.1"))
     with pytest.raises(StoreError, match="space changed"):
-        require_same_question(folder, read_study_file(tmp_path / "edited.yaml").tree, now)
+        require_same_question(read_study_file(tmp_path / "edited.yaml"), now)
