@@ -200,7 +200,7 @@ def out_of_order(rows: Sequence[Seen]) -> Iterator[Doubt]:
             yield Doubt(seen, "more ranks slower than fewer", why)
 
 
-def slower_alone(rows: Sequence[Seen]) -> Iterator[Doubt]:
+def fewer_slower(rows: Sequence[Seen]) -> Iterator[Doubt]:
     """One engine for both phases whose tokens take longer than those of twice as many users, who wait no longer."""
     alike: dict[tuple[object, ...], list[Seen]] = defaultdict(list)
     for seen in rows:
@@ -224,7 +224,7 @@ def _kin(seen: Seen) -> tuple[object, ...]:
 
 
 CHECKS: tuple[Callable[[Sequence[Seen]], Iterator[Doubt]], ...] = (
-    too_fast, repeated, overfull, out_of_order, slower_alone,
+    too_fast, repeated, overfull, out_of_order, fewer_slower,
 )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from ridgeline.serving.traffic.requests import Slo
 from ridgeline.serving.traffic.traffic import parse_traffic
 from ridgeline.serving.twin.calibration import Calibration
 from ridgeline.serving.twin.request import TooLate
-from ridgeline.serving.twin.simulate import run_within, simulate
+from ridgeline.serving.twin.simulate import run_to_end, simulate
 from tests.twin import deployments as make
 
 LIMITS = ("ttft_p95_ms=2000", "itl_p95_ms=50", "tpot_mean_ms=40")
@@ -52,5 +52,5 @@ def test_a_run_ends_early_only_where_its_limit_is_lost(rate_s: float, split: boo
     assert (late > 20) == (rate_s > 2)
     if late > 20:
         with pytest.raises(TooLate):
-            run_within(deployment, traffic, Calibration(), [limit], most_late=0.05)
-    assert run_within(deployment, traffic, Calibration(), [limit], most_late=late / 300).summary == whole.summary
+            run_to_end(deployment, traffic, Calibration(), [limit], most_late=0.05)
+    assert run_to_end(deployment, traffic, Calibration(), [limit], most_late=late / 300).summary == whole.summary

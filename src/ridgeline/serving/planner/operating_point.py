@@ -78,14 +78,14 @@ class Option:
         return min(good_s, self.capacity_s) if self.overloaded and self.capacity_s else good_s
 
     @property
-    def _times(self) -> float:
-        """The whole, in slices that are as busy as the one that was simulated."""
+    def _busy_slices(self) -> float:
+        """How many slices the whole is, were each as busy as the simulated one."""
         return self.scheme.slices if self.users is None else self.users / self.scheme.users_each(self.users)
 
     @property
     def requests_s(self) -> float:
         """Requests per second of the run; a short one fills and drains."""
-        return self.summary.requests_s * self._times
+        return self.summary.requests_s * self._busy_slices
 
     @property
     def overloaded(self) -> bool:
@@ -98,7 +98,7 @@ class Option:
         if self.rate_s is not None and self.summary.requests and not self.overloaded:
             q = self.scheme.question
             return self.rate_s * (q.input_tokens + q.output_tokens) * self.summary.ok / self.summary.requests
-        return self.summary.total_tok_s * self._times
+        return self.summary.total_tok_s * self._busy_slices
 
     @property
     def gpu_hours_per_million(self) -> float | None:
@@ -273,7 +273,7 @@ def _hides_queues(scheme: Scheme, sent: Traffic) -> bool:
 
 def _completed_s(scheme: Scheme, sent: Traffic) -> float:
     """Requests per second that the whole scheme completes of more than it can."""
-    return scheme.slices * scheme.run_within(sent, math.inf).summary.requests_s
+    return scheme.slices * scheme.summary(sent).requests_s
 
 
 def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
@@ -284,10 +284,10 @@ def _capacity(scheme: Scheme, traffic: Traffic, least_s: float = 0.0) -> float:
 
     def keeps(rate_s: float) -> bool:
         try:
-            run = scheme.run_within(_share(traffic, scheme, rate_s), most_late)
+            summary = scheme.summary(_share(traffic, scheme, rate_s), most_late)
         except TooLate:
             return False
-        return keeps_limits(run.summary)
+        return keeps_limits(summary)
 
     if least_s and not keeps(least_s):
         return 0.0

@@ -42,7 +42,7 @@ def _with_knee(option: Option) -> Option:
 
     def keeps(batch: int) -> bool:
         each = max(1, -(-batch // scheme.slices))
-        spread = scheme.run(Traffic(Fixed(*tokens), each)).summary.ttft_ms
+        spread = scheme.summary(Traffic(Fixed(*tokens), each)).ttft_ms
         return spread is not None and spread.p95 <= limit_ms
 
     cap = scheme.main.cap * scheme.slices * max(1, scheme.parts[1])
@@ -63,7 +63,7 @@ def _ttft_limit_ms(scheme: Scheme, tokens: tuple[int, int]) -> float:
     limit_s = scheme.question.limit_s("ttft")
     if limit_s is not None:
         return limit_s * 1000
-    alone = scheme.run(Traffic(Fixed(*tokens), 1)).summary.ttft_ms
+    alone = scheme.summary(Traffic(Fixed(*tokens), 1)).ttft_ms
     assert alone is not None
     return TAKE_OFF * alone.p95
 

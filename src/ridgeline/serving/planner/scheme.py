@@ -15,8 +15,9 @@ from ridgeline.serving.engines.base import engine_named
 from ridgeline.serving.engines.deployment import Deployment
 from ridgeline.serving.engines.layout import Layout, disaggregated
 from ridgeline.serving.planner.candidates import PlanQuestion, Unit, units
+from ridgeline.serving.traffic.requests import Summary
 from ridgeline.serving.traffic.traffic import Traffic
-from ridgeline.serving.twin.simulate import EndedRun, SimulationResult, run_within, simulate
+from ridgeline.serving.twin.simulate import SimulationResult, run_to_end, simulate
 
 # Which prefill and decode groups are worth simulating together.
 #
@@ -212,9 +213,10 @@ class Scheme:
         """One slice under its own traffic."""
         return simulate(self.deployment(), traffic, self.question.calibration, self.question.slos)
 
-    def run_within(self, traffic: Traffic, most_late: float) -> EndedRun:
+    def summary(self, traffic: Traffic, most_late: float = math.inf) -> Summary:
         """That of `run`, or TooLate as soon as TTFT limits are lost."""
-        return run_within(self.deployment(), traffic, self.question.calibration, self.question.slos, most_late)
+        q = self.question
+        return run_to_end(self.deployment(), traffic, q.calibration, q.slos, most_late=most_late).summary
 
     def with_slices(self, slices: int) -> Scheme:
         if not isinstance(self.shape, Pair):

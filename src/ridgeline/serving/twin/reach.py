@@ -150,14 +150,14 @@ def _unlike(scene: ValidatedSetting, asked: ValidatedSetting, *, tabled: bool) -
     if scene.apart != asked.apart:
         found.append(("prefill and decode apart" if asked.apart else "prefill and decode together", RELEASE))
     if asked.most and not scene.fewest / _BEYOND <= asked.most <= scene.most * _BEYOND:
-        found.append((f"{_few(asked.most)} at once in an engine (nearest: {scene.loads})", LOAD))
+        found.append((f"{_load_text(asked.most)} at once in an engine (nearest: {scene.loads})", LOAD))
     return found
 
 
-def _few(requests: float) -> str:
-    return (
-        f"{requests:.0f} requests" if requests > 1.5 else "about one request" if requests > 0.5 else "hardly a request"
-    )
+def _load_text(requests: float) -> str:
+    if requests > 1.5:
+        return f"{requests:.0f} requests"
+    return "about one request" if requests > 0.5 else "hardly a request"
 
 
 def _line(scene: ValidatedSetting) -> str:
@@ -263,7 +263,7 @@ def _new(near: ValidatedSetting, asked: ValidatedSetting) -> list[tuple[str, tup
     if asked.between_nodes and not near.between_nodes:
         found.append(("between nodes", NODES))
     if asked.most and near.most and not near.fewest / _BEYOND <= asked.most <= near.most * _BEYOND:
-        found.append((f"{_few(asked.most)} at once in an engine, not {near.loads}", LOAD))
+        found.append((f"{_load_text(asked.most)} at once in an engine, not {near.loads}", LOAD))
     return found
 
 

@@ -261,18 +261,6 @@ class EndedRun:
 
 
 @no_collection()
-def run_within(
-    deployment: Deployment,
-    traffic: Traffic,
-    calibration: Calibration,
-    slos: Sequence[Slo],
-    most_late: float,
-) -> EndedRun:
-    """The run of `simulate`, for those who ask no more of it. Raises TooLate once first tokens beyond a limit of `slos`
-    are more than `most_late` of all requests."""
-    return run_to_end(deployment, traffic, calibration, slos, most_late=most_late)
-
-
 def run_to_end(
     deployment: Deployment,
     traffic: Traffic,
@@ -283,6 +271,8 @@ def run_to_end(
     front_end: bool = True,
     most_late: float | None = None,
 ) -> EndedRun:
+    """The run of `simulate`, for those who ask for no more. Raises TooLate once first tokens beyond a limit of `slos`
+    are more than `most_late` of all requests."""
     started_cpu_s = time.process_time()
     traffic, cut = within_context(lasting(traffic), deployment.model)
     arrivals = _arrivals(traffic)
